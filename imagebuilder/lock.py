@@ -1,0 +1,212 @@
+"""The lock: which bytes a recipe means. Data and I/O only.
+
+A lock names files by name, size and sha256, never by URL, host or date, so it holds behind any mirror. It is
+JSON with one package a line: quick to read for the tool, and a changed package is one line of a diff.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from imagebuilder.errors import InputError, LockError, Problem
+
+FORMAT = 1
+_LIMIT = 16_000_000
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Size = Annotated[int, Field(ge=0)]
+# A file's name, never a path: what the lock says is joined to folders of the store.
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+~%!-]*$", max_length=255)]
+PoolPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](?:/?[A-Za-z0-9_+~%:-][A-Za-z0-9._+~%:-]*)*$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Wheel(_Strict):
+    """One wheel: normalised distribution name, version, file name, size in bytes, sha256 and component.
+
+    The component is the pin that brought the wheel in (`torch`, `cudnn`, ...), `python` for the rest.
+    """
+
+    name: str
+    version: str
+    file: FileName
+    size: Size
+    sha256: Sha256
+    component: str
+
+
+class Deb(_Strict):
+    """One Debian package: `path` is where an archive keeps it, below the archive's root."""
+
+    name: str
+    version: str
+    architecture: str
+    path: PoolPath
+    size: Size
+    sha256: Sha256
+
+
+class Override(_Strict):
+    """A pin that was forced: what the package's dependents ask for, and what the lock has instead."""
+
+    pin: str
+    wanted: str
+    locked: str
+    contradicts: tuple[str, ...]
+
+
+class Lock(_Strict):
+    """All that a build needs to know about bytes.
+
+    Attributes:
+        format: version of this file's layout.
+        inputs: checksum of the recipe, and of what the catalog made of it.
+        recipe: its name.
+        base: distribution and suite.
+        architecture: Debian's name of it.
+        python: major.minor.
+        pins: component and full version, of every component in the image.
+        overrides: pins forced against metadata.
+        wheels, debs: sorted by name.
+
+    """
+
+    format: Literal[1] = FORMAT
+    inputs: Sha256
+    recipe: str
+    base: str
+    architecture: str
+    python: str
+    pins: dict[str, str]
+    overrides: tuple[Override, ...] = ()
+    wheels: tuple[Wheel, ...]
+    debs: tuple[Deb, ...]
+
+    @property
+    def checksum(self) -> str:
+        """Hash of the lock's content: hex sha256; its first 12 digits make the tag."""
+        return hashlib.sha256(dumps(self).encode()).hexdigest()
+
+
+def path_for(recipe: Path) -> Path:
+    """Name the lock that stands beside a recipe: `x.yaml` has `x.lock`."""
+    return recipe.with_suffix(".lock")
+
+
+def dumps(lock: Lock) -> str:
+    """Write a lock as text: keys in the order of the model, a package a line, a newline at the end."""
+    parts = []
+    for key, value in lock.model_dump(mode="json").items():
+        if isinstance(value, list) and value:
+            rows = ",\n".join(f"  {json.dumps(row)}" for row in value)
+            parts.append(f' "{key}": [\n{rows}\n ]')
+        elif isinstance(value, dict):
+            rows = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(value.items()))
+            parts.append(f' "{key}": {{\n{rows}\n }}')
+        else:
+            parts.append(f' "{key}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def loads(text: str, where: str) -> Lock:
+    """Read a lock from text.
+
+    Raises:
+        InputError: it is not a lock, or was changed by hand so that it no longer is one.
+
+    """
+    try:
+        data = json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not a lock: {error}", where=where, hint=_again(where)) from None
+    if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
+        raise LockError(
+            f"was written by a newer imagebuilder (format {data['format']}, known is {FORMAT})",
+            where=where, hint="upgrade imagebuilder, or lock again",
+        )
+    try:
+        # JSON mode: there a list is what a tuple looks like.
+        return Lock.model_validate_json(text)
+    except ValidationError as error:
+        problems = [
+            Problem(
+                message=item["msg"], where=f"{where}: {'.'.join(str(step) for step in item['loc'])}",
+                hint=_again(where),
+            )
+            for item in error.errors()
+        ]
+        raise InputError.of(problems[:20]) from None
+
+
+def read(path: Path) -> Lock:
+    """Read a lock file.
+
+    Raises:
+        LockError: there is none.
+        InputError: it is damaged.
+
+    """
+    try:
+        if path.stat().st_size > _LIMIT:
+            raise InputError("is far too large for a lock", where=str(path), hint=_again(str(path)))
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise LockError("there is no lock", where=str(path), hint=_again(str(path))) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", where=str(path), hint=_again(str(path))) from None
+    return loads(text, str(path))
+
+
+def write(lock: Lock, path: Path) -> None:
+    """Write a lock file in one step: a reader sees the old one or the new one."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            try:
+                file.write(dumps(lock))
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}", where=str(path), hint="is the folder writable?"
+        ) from error
+
+
+def require_in_step(lock: Lock, inputs: str, recipe: Path) -> None:
+    """Refuse a lock that was made from another recipe, or an older state of it.
+
+    Raises:
+        LockError: with the command that mends it.
+
+    """
+    if lock.inputs != inputs:
+        raise LockError(
+            "the lock is out of step with its recipe", where=str(path_for(recipe)),
+            hint=f"run: imagebuilder lock {recipe}",
+        )
+
+
+def _again(where: str) -> str:
+    return f"run: imagebuilder lock {Path(where).with_suffix('.yaml')}"
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise ValueError("a key is given twice")
+    return data

@@ -1,0 +1,248 @@
+"""The plan: which layers an image has, and its config. Pure: no network, clock, environment or folder.
+
+A layer's `key` is the hash of all that determines its bytes, with a format version, so that an engine can ask
+its store whether the layer is there before it makes anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from imagebuilder import catalog
+from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.recipe import Recipe
+
+VENV = "/opt/venv"
+MAX_LAYERS = 60
+# Wheels from this size on get a layer of their own; smaller ones share one per component. Chosen so that
+# everything worth not pushing again stands alone: a shared layer is at worst a few of these.
+OWN_LAYER_BYTES = 8_000_000
+PATH = f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One path of a files layer. `kind` is `file`, `dir` or `link` (then `text` is the target)."""
+
+    path: str
+    kind: str
+    mode: int
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """The image's user; `name` is `root` where no other is made. `uid` is numeric, the group is always 0."""
+
+    name: str
+    uid: int
+    home: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OsLayer:
+    """The Debian packages, configured; and the user and the empty venv that need a running system to make."""
+
+    distribution: str
+    suite: str
+    architecture: str
+    debs: tuple[Deb, ...]
+    user: User
+    python: str
+    venv: str = VENV
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.distribution} {self.suite}, {len(self.debs)} packages"
+
+    @property
+    def key(self) -> str:
+        return _key("os", self.FORMAT, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelLayer:
+    """Wheels unpacked into the venv, in this order; `component` is the pin that they belong to."""
+
+    component: str
+    wheels: tuple[Wheel, ...]
+    python: str
+    venv: str = VENV
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        if len(self.wheels) == 1:
+            return f"{self.wheels[0].name} {self.wheels[0].version}"
+        return f"{self.component}: {len(self.wheels)} wheels"
+
+    @property
+    def key(self) -> str:
+        # Only the bytes count: which component asked for a wheel changes nothing in the layer.
+        wheels = [(wheel.file, wheel.sha256) for wheel in self.wheels]
+        return _key("wheels", self.FORMAT, [wheels, self.python, self.venv])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesLayer:
+    """Plain files, folders and links, owned by root."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {len(self.entries)} files"
+
+    @property
+    def key(self) -> str:
+        return _key("files", self.FORMAT, self.entries)
+
+
+Layer = OsLayer | WheelLayer | FilesLayer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What the image config says; mappings are tuples of pairs, sorted by name."""
+
+    env: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...]
+    entrypoint: tuple[str, ...]
+    cmd: tuple[str, ...]
+    user: str
+    workdir: str
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Ordered layers (the lowest first) and the config of one image."""
+
+    name: str
+    architecture: str
+    layers: tuple[Layer, ...]
+    config: Config
+    tag: str
+    lock_checksum: str
+
+
+def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
+    """Lay out an image.
+
+    Args:
+        recipe: what was asked for.
+        lock: what it was resolved to.
+        files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.rootfs`.
+
+    """
+    user = _user(recipe)
+    links = tuple(
+        Entry(path=path, kind="link", mode=0o777, text=catalog.fill(target, part.pin))
+        for part in catalog.parts(recipe)
+        for path, target in part.component.links.items()
+    )
+    return Plan(
+        name=recipe.name,
+        architecture=lock.architecture,
+        layers=(
+            OsLayer(
+                distribution=recipe.distribution, suite=recipe.suite, architecture=lock.architecture,
+                debs=lock.debs, user=user, python=lock.python,
+            ),
+            *_wheel_layers(lock),
+            # Last, and small: what changes with every recipe must not stand below gigabytes.
+            FilesLayer(name="settings", entries=tuple(sorted((*files, *links), key=lambda e: e.path))),
+        ),
+        config=_config(recipe, lock, user),
+        tag=tag(lock),
+        lock_checksum=lock.checksum,
+    )
+
+
+def environment(recipe: Recipe) -> dict[str, str]:
+    """All variables of the image: the venv's, the components', the recipe's own (which win)."""
+    env = {"PATH": PATH, "VIRTUAL_ENV": VENV, "LANG": "C.UTF-8"}
+    for part in catalog.parts(recipe):
+        for name, value in part.component.env.items():
+            env[name] = catalog.fill(value, part.pin)
+    return {**env, **recipe.env}
+
+
+def tag(lock: Lock) -> str:
+    """Make the image's own tag from what it holds: `torch2.10.0-cu12.8-py3.13-trixie`."""
+    pins = lock.pins
+    words = []
+    if "torch" in pins:
+        words.append(f"torch{pins['torch'].partition('+')[0]}")
+    if "cuda" in pins:
+        words.append("cu" + ".".join(pins["cuda"].split(".")[:2]))
+    if not words and "openmpi" in pins:
+        words.append(f"openmpi{pins['openmpi']}")
+    return "-".join([*words, f"py{lock.python}", lock.base.partition(":")[2]])
+
+
+def _user(recipe: Recipe) -> User:
+    if recipe.ssh.user == "root":
+        return User(name="root", uid=0, home="/root")
+    return User(name=recipe.ssh.user, uid=1000, home=f"/home/{recipe.ssh.user}")
+
+
+def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
+    """Large wheels alone, small ones grouped by component; the largest first, for they change least.
+
+    With more layers than an image may have, the smallest of the large join their component's group.
+    """
+    room = MAX_LAYERS - 2 - len({wheel.component for wheel in lock.wheels})
+    ranked = sorted(lock.wheels, key=lambda wheel: (-wheel.size, wheel.name))
+    alone = [wheel for wheel in ranked if wheel.size >= OWN_LAYER_BYTES][: max(room, 0)]
+    for wheel in alone:
+        yield WheelLayer(component=wheel.component, wheels=(wheel,), python=lock.python)
+    rest = sorted(set(lock.wheels) - set(alone), key=lambda wheel: (wheel.component, wheel.name))
+    for component in sorted({wheel.component for wheel in rest}):
+        group = tuple(wheel for wheel in rest if wheel.component == component)
+        yield WheelLayer(component=component, wheels=group, python=lock.python)
+
+
+def _config(recipe: Recipe, lock: Lock, user: User) -> Config:
+    labels = {
+        **recipe.labels,
+        "org.opencontainers.image.title": recipe.name,
+        "org.opencontainers.image.version": tag(lock),
+        "org.opencontainers.image.base.name": recipe.base,
+        "org.imagebuilder.lock": lock.checksum,
+        "org.imagebuilder.ssh.port": str(recipe.ssh.port),
+        "org.imagebuilder.ssh.user": user.name,
+        **{f"org.imagebuilder.pin.{name}": version for name, version in lock.pins.items()},
+    }
+    return Config(
+        env=tuple(sorted(environment(recipe).items())),
+        labels=tuple(sorted(labels.items())),
+        entrypoint=("/usr/bin/tini", "--", "/usr/local/bin/imagebuilder-entrypoint"),
+        cmd=(),
+        user="0:0" if user.uid == 0 else f"{user.uid}:0",
+        workdir=user.home,
+        ports=(recipe.ssh.port,),
+    )
+
+
+def _key(kind: str, version: int, content: object) -> str:
+    text = json.dumps([kind, version, content], default=_plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, (Deb, Wheel)):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a layer's key cannot hold {type(value).__name__}")

@@ -1,0 +1,112 @@
+"""Every subprocess goes through `run`: argv only, a time limit, and the output kept for the error."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagebuilder.errors import EnvironmentFault, ImagebuilderError
+
+log = logging.getLogger(__name__)
+
+_TAIL_LINES = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a finished command left: exit code, and both streams as text."""
+
+    argv: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+
+
+class CommandError(ImagebuilderError):
+    """A command that failed or ran past its limit; carries the `Result`."""
+
+    exit_code = 7
+
+    def __init__(self, result: Result, reason: str) -> None:
+        self.result = result
+        tail = "\n".join((result.stderr.strip() or result.stdout.strip()).splitlines()[-_TAIL_LINES:])
+        super().__init__(f"`{shlex.join(result.argv)}` {reason}" + (f"\n{tail}" if tail else ""))
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    check: bool = True,
+) -> Result:
+    """Run a command to its end.
+
+    Args:
+        argv: the command and its arguments; never a shell line.
+        timeout: seconds after which the command and all its children are killed.
+        env: variables on top of this process's own.
+        cwd: the folder to run in.
+        stdin: text for its standard input; without it the input is empty.
+        check: raise when the exit code is not 0.
+
+    Raises:
+        EnvironmentFault: the command is not installed.
+        CommandError: it failed (with `check`), or outran the limit.
+
+    """
+    words = tuple(str(word) for word in argv)
+    log.debug("+ %s", shlex.join(words))
+    try:
+        child = subprocess.Popen(  # the one place that starts anything
+            words,
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, **env} if env else None,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise EnvironmentFault(
+            f"`{words[0]}` is not installed", hint="`imagebuilder doctor` says how to get it"
+        ) from error
+    except PermissionError as error:
+        raise EnvironmentFault(f"`{words[0]}` may not be run: {error.strerror}") from error
+    try:
+        stdout, stderr = child.communicate(stdin, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        stdout, stderr = _kill(child)
+        result = Result(argv=words, code=-signal.SIGKILL, stdout=stdout, stderr=stderr)
+        raise CommandError(result, f"did not end within {timeout:g} s") from None
+    except BaseException:
+        _kill(child)
+        raise
+    result = Result(argv=words, code=child.returncode, stdout=stdout, stderr=stderr)
+    if check and result.code != 0:
+        raise CommandError(result, f"ended with {result.code}")
+    return result
+
+
+def _kill(child: subprocess.Popen[str]) -> tuple[str, str]:
+    """End the whole process group, politely first: a tool with mounts wants to undo them."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            pass
+        try:
+            return child.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            continue
+    return "", ""

@@ -1,0 +1,292 @@
+"""The recipe: what a person writes. Parsed strictly, with every problem at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from imagebuilder import yamlfile
+from imagebuilder.errors import InputError, Problem
+
+_NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PYTHON = re.compile(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?")
+_SUITE = re.compile(r"(debian|ubuntu):([a-z]+)")
+_LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+
+# Variables that the image owns: setting them in a recipe would break ssh, mpirun or the venv, or put a
+# secret into the config for everyone to read.
+_RESERVED_ENV = frozenset({"HOME", "USER", "SHELL", "HOSTNAME", "PWD", "VIRTUAL_ENV", "LD_PRELOAD"})
+_SECRET_ENV = re.compile(r"(?i)(passw|secret|token|api_?key|credential)")
+
+
+def _must_match(pattern: re.Pattern[str], what: str, hint: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"`{yamlfile.printable(value)}` is not {what}; {hint}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _pin(value: str) -> str:
+    try:
+        Version(value)
+    except InvalidVersion:
+        raise ValueError(
+            f"`{yamlfile.printable(value)}` is not a version; "
+            'give digits and dots, as in "12.8"; a range does not belong into a pin'
+        ) from None
+    return value
+
+
+def _requirement(value: str) -> str:
+    try:
+        parsed = Requirement(value)
+    except InvalidRequirement:
+        raise ValueError(
+            f'`{yamlfile.printable(value)}` is not a requirement; write it as in "mpi4py==4.1.1"'
+        ) from None
+    if parsed.url:
+        raise ValueError(
+            f"`{parsed.name}` is asked for by URL; name a version: a lock holds bytes, not places "
+            "(a wheel of your own goes into a wheel folder, see docs/how-to/site.md)"
+        )
+    return value
+
+
+def _text(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("holds control characters; keep it on one line of printable text")
+    return value
+
+
+def _base(value: str) -> str:
+    if not _SUITE.fullmatch(value):
+        raise ValueError(
+            f'`{yamlfile.printable(value)}` is not a base; write "debian:trixie" (a distribution and its suite)'
+        )
+    return value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Name = Annotated[str, _must_match(_NAME, "a name", "use lower-case letters, digits and single dashes")]
+Pin = Annotated[str, AfterValidator(_pin)]
+Package = Annotated[
+    str, _must_match(_PACKAGE, "a Debian package", 'write its name, or name=version, as in "rdma-core"')
+]
+Text = Annotated[str, AfterValidator(_text)]
+
+
+class Ssh(_Strict):
+    """How nodes reach each other. Port 2222 and another user than root suit clusters that refuse root."""
+
+    port: Annotated[int, Field(ge=1, le=65535, description="Port that sshd listens on.")] = 22
+    user: Annotated[
+        str,
+        _must_match(_USER, "a user name", "use lower-case letters, digits, `-` and `_`"),
+        Field(description="User that the container runs as and that nodes log in as."),
+    ] = "root"
+
+
+class Recipe(_Strict):
+    """One image: a base, a Python, pinned components, and what else belongs into it."""
+
+    name: Annotated[Name, Field(description="Name of the image.")]
+    base: Annotated[
+        str,
+        AfterValidator(_base),
+        Field(description="Distribution and suite, bootstrapped from its archive: `debian:trixie`."),
+    ]
+    python: Annotated[
+        str,
+        _must_match(_PYTHON, "a Python version", 'write it as in "3.13"'),
+        Field(description="Python of the image: major.minor, quoted."),
+    ]
+    pins: Annotated[
+        dict[str, Pin],
+        Field(
+            default_factory=dict,
+            description="Components and their versions, quoted; a prefix (`9.10`) leaves the rest to the lock.",
+        ),
+    ]
+    override: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Pins to force against what the other packages' own metadata says; "
+            "the smoke test then has to show that it works.",
+        ),
+    ] = ()
+    ssh: Annotated[Ssh, Field(default_factory=Ssh, description="The ssh contract of the image.")]
+    apt: Annotated[tuple[Package, ...], Field(description="More Debian packages: name, or name=version.")] = ()
+    pip: Annotated[
+        tuple[Annotated[str, AfterValidator(_requirement)], ...],
+        Field(description="More Python packages, as requirements."),
+    ] = ()
+    env: Annotated[
+        dict[str, Text],
+        Field(default_factory=dict, description="Variables of every process in the image. Never a secret."),
+    ]
+    labels: Annotated[
+        dict[str, Text], Field(default_factory=dict, description="More OCI labels of the image.")
+    ]
+
+    @property
+    def distribution(self) -> str:
+        return self.base.partition(":")[0]
+
+    @property
+    def suite(self) -> str:
+        return self.base.partition(":")[2]
+
+    @property
+    def python_minor(self) -> str:
+        """Python's major.minor, the part that file paths and wheel tags carry."""
+        return ".".join(self.python.split(".")[:2])
+
+    def checksum(self) -> str:
+        """Hash what the recipe means: comments, order of keys and quoting do not count. Hex sha256."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+# Keys that people bring from other tools.
+_RENAMES = {
+    "apt_packages": "apt", "packages": "apt", "requirements": "pip", "pip_packages": "pip",
+    "environment": "env", "versions": "pins", "components": "pins", "image": "base", "from": "base",
+    "os": "base", "overrides": "override", "python_version": "python", "sshd": "ssh",
+}
+
+
+def load(path: Path, components: frozenset[str]) -> Recipe:
+    """Read and check one recipe.
+
+    Args:
+        path: the YAML file.
+        components: what the catalog can pin.
+
+    Raises:
+        InputError: every problem in the file, each with line, key and a way out.
+
+    """
+    document = yamlfile.read(path)
+    if not isinstance(document.data, dict) or not document.data:
+        raise InputError("a recipe is a mapping of keys", where=f"{path}:1", hint="`imagebuilder init` writes one")
+    problems: list[Problem] = []
+    recipe: Recipe | None = None
+    try:
+        recipe = yamlfile.validate(document, Recipe, _RENAMES)
+    except InputError as error:
+        problems.extend(error.problems)
+    # What no model can say is checked on the raw data, so that it is reported together with the rest.
+    problems.extend(_cross_checks(document, components))
+    if problems or recipe is None:
+        raise InputError.of(problems)
+    return recipe
+
+
+def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> list[Problem]:
+    problems: list[Problem] = []
+
+    def mapping(key: str) -> dict[str, Any]:
+        value = document.data.get(key)
+        return value if isinstance(value, dict) else {}
+
+    def sequence(key: str) -> tuple[Any, ...]:
+        value = document.data.get(key)
+        return value if isinstance(value, tuple) else ()
+
+    pins = mapping("pins")
+    for name in pins:
+        if name == "python":
+            problems.append(
+                Problem(
+                    message="python is not among the pins",
+                    where=document.where(("pins", name)), hint="it has a key of its own: `python:`",
+                )
+            )
+        elif name not in components:
+            problems.append(
+                Problem(
+                    message=f"`{name}` is not a component that can be pinned",
+                    where=document.where(("pins", name)),
+                    hint=yamlfile.nearest(name, components)
+                    or f"components: {', '.join(sorted(components))}; anything else goes under `pip:` or `apt:`",
+                )
+            )
+    for i, name in enumerate(sequence("override")):
+        if name not in pins:
+            problems.append(
+                Problem(
+                    message=f"`{yamlfile.printable(str(name))}` is overridden but not pinned",
+                    where=document.where(("override", i)), hint="add it under `pins:`, or drop it here",
+                )
+            )
+    for key in ("apt", "pip", "override"):
+        seen: dict[str, int] = {}
+        for i, item in enumerate(sequence(key)):
+            word = re.split(r"[=<>!~\[; ]", str(item), maxsplit=1)[0].lower()
+            word = word.replace("_", "-") if key == "pip" else word
+            if word in seen:
+                problems.append(
+                    Problem(
+                        message=f"`{yamlfile.printable(word)}` is listed twice (also {key}[{seen[word]}])",
+                        where=document.where((key, i)), hint="keep one of the two",
+                    )
+                )
+            seen.setdefault(word, i)
+    for name in mapping("env"):
+        if not _ENV_NAME.fullmatch(name) or name in _RESERVED_ENV:
+            problems.append(
+                Problem(
+                    message=f"`{name}` cannot be set here", where=document.where(("env", name)),
+                    hint="a variable's name has letters, digits and `_`, and must not be one that the image owns: "
+                    + ", ".join(sorted(_RESERVED_ENV)),
+                )
+            )
+        elif _SECRET_ENV.search(name):
+            problems.append(
+                Problem(
+                    message=f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
+                    where=document.where(("env", name)), hint="give it to the container when it starts",
+                )
+            )
+    for name in mapping("labels"):
+        if not _LABEL.fullmatch(name) or name.startswith(("org.imagebuilder.", "org.opencontainers.")):
+            problems.append(
+                Problem(
+                    message=f"`{name}` cannot be a label here", where=document.where(("labels", name)),
+                    hint="use a reverse domain of your own, in lower case",
+                )
+            )
+    ssh = mapping("ssh")
+    port = ssh.get("port", 22)
+    if ssh.get("user", "root") != "root" and isinstance(port, int) and port < 1024:
+        problems.append(
+            Problem(
+                message=f"user `{yamlfile.printable(str(ssh['user']))}` cannot listen on port {port}",
+                where=document.where(("ssh", "port")),
+                hint="ports under 1024 need root; add `port: 2222`",
+            )
+        )
+    return problems
+
+
+def schema() -> dict[str, Any]:
+    """Describe the recipe as JSON Schema 2020-12, for editors."""
+    described = Recipe.model_json_schema()
+    described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    described["title"] = "imagebuilder recipe"
+    return described
