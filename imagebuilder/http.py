@@ -1,0 +1,105 @@
+"""One HTTP session as every part of the program uses it: proxies, CA, retries, time limits, credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase, HTTPBasicAuth
+from requests.utils import get_netrc_auth
+from urllib3.util.retry import Retry
+
+import imagebuilder
+from imagebuilder import site
+
+# Seconds to connect, and between two pieces of an answer.
+_LIMITS = (15.0, 60.0)
+_CONNECTIONS = 16
+
+
+def session(proxies: Mapping[str, str], ca_bundle: Path | None, indexes: Iterable[str]) -> requests.Session:
+    """Open a session.
+
+    Args:
+        proxies: `http`, `https` and `no_proxy`.
+        ca_bundle: the CAs to trust.
+        indexes: URLs whose user and password go to their own host.
+
+    """
+    made = requests.Session()
+    # With trust_env, requests lets REQUESTS_CA_BUNDLE win over the session's own bundle, and looks at the
+    # environment again for each request; all of that has been read once, into the arguments.
+    made.trust_env = False
+    made.verify = str(ca_bundle) if ca_bundle else True
+    made.headers["User-Agent"] = f"imagebuilder/{imagebuilder.__version__}"
+    made.auth = _Credentials(indexes)
+    made.proxies.update({key: url for key, url in proxies.items() if key != "no_proxy" and url})
+    retries = Retry(
+        total=3, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504), raise_on_status=False
+    )
+    adapter = _Adapter(proxies.get("no_proxy", ""), retries)
+    made.mount("http://", adapter)
+    made.mount("https://", adapter)
+    return made
+
+
+class _Adapter(HTTPAdapter):
+    """Adds what requests does only with trust_env: hosts that need no proxy; and a default time limit."""
+
+    def __init__(self, no_proxy: str, retries: Retry) -> None:
+        self._no_proxy = no_proxy
+        super().__init__(max_retries=retries, pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
+
+    def send(  # noqa: PLR0917 - the signature is requests'
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        proxies: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        host = urlsplit(request.url or "").hostname or ""
+        direct = site.bypasses_proxy(host, self._no_proxy)
+        return super().send(
+            request,
+            stream=stream,
+            timeout=timeout or _LIMITS,
+            verify=verify,
+            cert=cert,
+            proxies={} if direct else proxies,
+        )
+
+
+class _Credentials(AuthBase):
+    """Sends a user and a password to the host that they are for: from the URL, the index's URL, or ~/.netrc.
+
+    A redirect to another host goes without: requests drops the header there.
+    """
+
+    def __init__(self, indexes: Iterable[str]) -> None:
+        self._known: dict[tuple[str, str | None, int | None], tuple[str, str]] = {}
+        for url in indexes:
+            parts = urlsplit(url)
+            if parts.username:
+                self._known[_origin(url)] = (unquote(parts.username), unquote(parts.password or ""))
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        url = request.url or ""
+        parts = urlsplit(url)
+        if parts.username:
+            pair: tuple[str, str] | None = (unquote(parts.username), unquote(parts.password or ""))
+        else:
+            pair = self._known.get(_origin(url)) or get_netrc_auth(url)
+        if pair:
+            HTTPBasicAuth(*pair)(request)
+        return request
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

@@ -1,0 +1,262 @@
+"""The site: how this host reaches the outside. For fetching only: nothing of it ends in a layer or a lock."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from imagebuilder import hostconfig, yamlfile
+from imagebuilder.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    import requests
+
+log = logging.getLogger(__name__)
+
+_USERINFO = re.compile(r"(?<=://)[^/\s]*@")
+_APT_NAME = re.compile(r"Acquire::[A-Za-z0-9:._/-]+")
+
+
+def redact(text: str) -> str:
+    """Mask user names and passwords in every URL of a text.
+
+    >>> redact("see https://me:secret@mirror.example/simple")
+    'see https://***@mirror.example/simple'
+    """
+    return _USERINFO.sub("***@", text)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Site:
+    """The host's surroundings. Everywhere an empty string means the tool's own default.
+
+    Attributes:
+        proxies: pairs; the keys are `http`, `https` and `no_proxy`.
+        ca_bundle: file with the certificates of every CA to trust.
+        index, extra_indexes: URLs of package indexes (PEP 503).
+        wheel_folders: folders or pages with wheels in them.
+        no_index: true where only the wheel folders count.
+        apt_mirror, apt_security_mirror: URLs of the archive's root.
+        apt_options: names and values as apt's `-o` takes them.
+        native_index: true where the index settings are uv's own, which it reads by itself.
+
+    """
+
+    proxies: tuple[tuple[str, str], ...] = ()
+    ca_bundle: Path | None = None
+    index: str = ""
+    extra_indexes: tuple[str, ...] = ()
+    wheel_folders: tuple[str, ...] = ()
+    no_index: bool = False
+    apt_mirror: str = ""
+    apt_security_mirror: str = ""
+    apt_options: tuple[tuple[str, str], ...] = ()
+    native_index: bool = False
+
+    def __repr__(self) -> str:
+        """Show the settings without anybody's password."""
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+        return redact(f"Site({shown})")
+
+    def session(self) -> requests.Session:
+        """Open an HTTP session with these proxies, this CA bundle, retries, time limits and credentials.
+
+        Credentials come from the index's URL or from ~/.netrc, and go to that host alone.
+        """
+        from imagebuilder import http  # late: a command that fetches nothing should not load it
+
+        indexes = (self.index, *self.extra_indexes, *self.wheel_folders)
+        return http.session(dict(self.proxies), self.ca_bundle, indexes)
+
+    def environment(self) -> dict[str, str]:
+        """Give the variables that take uv, apt, pip and curl the same way.
+
+        Index settings travel here, not as arguments: arguments show in logs and in the list of processes.
+        """
+        env = {}
+        for key, value in self.proxies:
+            name = key if key == "no_proxy" else f"{key}_proxy"
+            env.update({name: value, name.upper(): value})
+        if self.ca_bundle:
+            names = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+            env.update(dict.fromkeys(names, str(self.ca_bundle)))
+        if not self.native_index:
+            env.update(
+                UV_NO_CONFIG="1",
+                UV_INDEX="",
+                UV_INDEX_URL="",
+                UV_DEFAULT_INDEX=self.index,
+                UV_EXTRA_INDEX_URL=" ".join(self.extra_indexes),
+                UV_FIND_LINKS=",".join(self.wheel_folders),
+                UV_NO_INDEX="1" if self.no_index else "",
+                # As pip does: all indexes are one, and the best version wins, wherever it is.
+                UV_INDEX_STRATEGY="unsafe-best-match",
+            )
+        return env
+
+
+def detect(site_file: Path | None = None, *, distribution: str = "debian") -> Site:
+    """Read the host's settings, and those of a site file on top, key by key.
+
+    Args:
+        site_file: YAML as `--site` takes it.
+        distribution: the base's; apt's mirrors count only on a host of the same one.
+
+    Raises:
+        InputError: the file is wrong; every problem with its line.
+
+    """
+    given = _read(site_file) if site_file else _SiteFile.model_validate({})
+    host = hostconfig.index_settings(os.environ)
+    apt = hostconfig.apt_settings(distribution)
+    pairs = {**hostconfig.proxies(os.environ), **given.proxies.model_dump(exclude_unset=True)}
+    bundle = Path(given.ca) if given.ca else hostconfig.ca_bundle(os.environ)
+    options = {**dict(apt.options), **given.apt.options}
+    if bundle:
+        options.setdefault("Acquire::https::CaInfo", str(bundle))
+    set_here = given.model_fields_set
+    extra = given.extra_indexes if "extra_indexes" in set_here else host.extra_indexes
+    folders = given.wheel_folders if "wheel_folders" in set_here else host.wheel_folders
+    return Site(
+        proxies=tuple(sorted(pairs.items())),
+        ca_bundle=bundle,
+        index=given.index or host.index,
+        extra_indexes=_existing(extra, "index"),
+        wheel_folders=_existing(folders, "wheel folder"),
+        no_index=given.no_index if "no_index" in set_here else host.no_index,
+        apt_mirror=given.apt.mirror or apt.mirror,
+        apt_security_mirror=given.apt.security_mirror or apt.security_mirror,
+        apt_options=tuple(sorted(options.items())),
+        native_index=host.native and not set_here & {"index", "extra_indexes", "wheel_folders", "no_index"},
+    )
+
+
+def bypasses_proxy(host: str, no_proxy: str) -> bool:
+    """Tell whether a host is to be reached directly: `no_proxy` lists names, domains, addresses and networks.
+
+    >>> bypasses_proxy("a.example.org", "localhost, .example.org"), bypasses_proxy("10.1.2.3", "10.0.0.0/8")
+    (True, True)
+    """
+    for item in filter(None, re.split(r"[,\s]+", no_proxy.lower())):
+        name = item.lstrip("*").lstrip(".")
+        if item == "*" or host.lower() == name or host.lower().endswith(f".{name}"):
+            return True
+        try:
+            if ipaddress.ip_address(host) in ipaddress.ip_network(item, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
+def _existing(locations: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """Drop local folders that are not there, as pip does, and make the rest absolute."""
+    kept = []
+    for location in locations:
+        path = hostconfig.local_path(location)
+        if path is None or ("://" in location and path.is_dir()):
+            kept.append(location)
+        elif path.exists():
+            kept.append(str(path.resolve()))
+        else:
+            log.warning("%s %s is not there and is left out", what, redact(location))
+    return tuple(kept)
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    try:
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        valid = False
+    if not valid and not (parts.scheme == "file" and parts.path.startswith("/")):
+        raise ValueError(f"`{redact(yamlfile.printable(value))}` is not a URL; write https://host/path")
+    if any(char.isspace() or not char.isprintable() for char in value):
+        raise ValueError("holds white space or control characters; write them as %20 and the like")
+    return value
+
+
+def _folder(value: str) -> str:
+    if "://" in value:
+        return _url(value)
+    if not value or not value.isprintable() or "," in value:
+        raise ValueError("is not the path of a folder; write /path/to/wheels")
+    return value
+
+
+def _apt_options(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if not _APT_NAME.fullmatch(name) or not text.isprintable() or '"' in text:
+            raise ValueError(
+                f"`{yamlfile.printable(name)}` is not an option that counts here; "
+                'give those that begin with Acquire::, as in Acquire::Retries: "3"'
+            )
+    return value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+_Url = Annotated[str, AfterValidator(_url)]
+
+
+class _Proxies(_Strict):
+    http: _Url = ""
+    https: _Url = ""
+    no_proxy: str = ""
+
+
+class _Apt(_Strict):
+    mirror: _Url = ""
+    security_mirror: _Url = ""
+    options: Annotated[dict[str, str], AfterValidator(_apt_options), Field(default_factory=dict)]
+
+
+class _SiteFile(_Strict):
+    """What `--site FILE` may say; a key that is left out stays as the host has it."""
+
+    proxies: Annotated[_Proxies, Field(default_factory=_Proxies)]
+    ca: str = ""
+    index: _Url = ""
+    extra_indexes: tuple[_Url, ...] = ()
+    wheel_folders: tuple[Annotated[str, AfterValidator(_folder)], ...] = ()
+    no_index: bool = False
+    apt: Annotated[_Apt, Field(default_factory=_Apt)]
+
+
+_RENAMES = {
+    "proxy": "proxies", "ca_bundle": "ca", "cert": "ca", "index_url": "index", "find_links": "wheel_folders",
+    "extra_index_url": "extra_indexes", "mirror": "apt", "mirrors": "apt",
+}  # fmt: skip
+
+
+def _read(path: Path) -> _SiteFile:
+    """Read a site file; relative paths in it count from its own folder."""
+    document = yamlfile.read(path)
+    given = yamlfile.validate(document, _SiteFile, _RENAMES)
+    changes: dict[str, object] = {}
+    if given.ca:
+        bundle = (path.parent / Path(given.ca).expanduser()).resolve()
+        if not bundle.is_file():
+            problem = Problem(
+                message=f"there is no file {bundle}",
+                where=document.where(("ca",)),
+                hint="name a PEM file with the CA's certificates",
+            )
+            raise InputError.of([problem])
+        changes["ca"] = str(bundle)
+    if given.wheel_folders:
+        changes["wheel_folders"] = tuple(
+            folder if "://" in folder else str((path.parent / Path(folder).expanduser()).resolve())
+            for folder in given.wheel_folders
+        )
+    return given.model_copy(update=changes)
