@@ -76,18 +76,20 @@ class Lock(_Strict):
         architecture: Debian's name of it.
         python: major.minor.
         pins: component and full version, of every component in the image.
+        packages: the Debian packages that were asked for; `debs` are these and what they need.
         overrides: pins forced against metadata.
         wheels, debs: sorted by name.
 
     """
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     inputs: Sha256
     recipe: str
     base: str
     architecture: str
     python: str
     pins: dict[str, str]
+    packages: tuple[str, ...]
     overrides: tuple[Override, ...] = ()
     wheels: tuple[Wheel, ...]
     debs: tuple[Deb, ...]
@@ -132,7 +134,8 @@ def loads(text: str, where: str) -> Lock:
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise LockError(
             f"was written by a newer imagebuilder (format {data['format']}, known is {FORMAT})",
-            where=where, hint="upgrade imagebuilder, or lock again",
+            where=where,
+            hint="upgrade imagebuilder, or lock again",
         )
     try:
         # JSON mode: there a list is what a tuple looks like.
@@ -140,7 +143,8 @@ def loads(text: str, where: str) -> Lock:
     except ValidationError as error:
         problems = [
             Problem(
-                message=item["msg"], where=f"{where}: {'.'.join(str(step) for step in item['loc'])}",
+                message=item["msg"],
+                where=f"{where}: {'.'.join(str(step) for step in item['loc'])}",
                 hint=_again(where),
             )
             for item in error.errors()
@@ -196,7 +200,8 @@ def require_in_step(lock: Lock, inputs: str, recipe: Path) -> None:
     """
     if lock.inputs != inputs:
         raise LockError(
-            "the lock is out of step with its recipe", where=str(path_for(recipe)),
+            "the lock is out of step with its recipe",
+            where=str(path_for(recipe)),
             hint=f"run: imagebuilder lock {recipe}",
         )
 

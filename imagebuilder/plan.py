@@ -156,8 +156,12 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
         architecture=lock.architecture,
         layers=(
             OsLayer(
-                distribution=recipe.distribution, suite=recipe.suite, architecture=lock.architecture,
-                debs=lock.debs, user=user, python=lock.python,
+                distribution=recipe.distribution,
+                suite=recipe.suite,
+                architecture=lock.architecture,
+                debs=lock.debs,
+                user=user,
+                python=lock.python,
             ),
             *_wheel_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.

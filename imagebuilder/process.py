@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
@@ -101,10 +102,8 @@ def run(
 def _kill(child: subprocess.Popen[str]) -> tuple[str, str]:
     """End the whole process group, politely first: a tool with mounts wants to undo them."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)
-        except ProcessLookupError:
-            pass
         try:
             return child.communicate(timeout=5)
         except subprocess.TimeoutExpired:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -73,7 +75,8 @@ def _text(value: str) -> str:
 def _base(value: str) -> str:
     if not _SUITE.fullmatch(value):
         raise ValueError(
-            f'`{yamlfile.printable(value)}` is not a base; write "debian:trixie" (a distribution and its suite)'
+            f"`{yamlfile.printable(value)}` is not a base; "
+            'write "debian:trixie" (a distribution and its suite)'
         )
     return value
 
@@ -119,7 +122,7 @@ class Recipe(_Strict):
         dict[str, Pin],
         Field(
             default_factory=dict,
-            description="Components and their versions, quoted; a prefix (`9.10`) leaves the rest to the lock.",
+            description="Components and versions, quoted; a prefix (`9.10`) leaves the rest to the lock.",
         ),
     ]
     override: Annotated[
@@ -130,7 +133,9 @@ class Recipe(_Strict):
         ),
     ] = ()
     ssh: Annotated[Ssh, Field(default_factory=Ssh, description="The ssh contract of the image.")]
-    apt: Annotated[tuple[Package, ...], Field(description="More Debian packages: name, or name=version.")] = ()
+    apt: Annotated[
+        tuple[Package, ...], Field(description="More Debian packages: name, or name=version.")
+    ] = ()
     pip: Annotated[
         tuple[Annotated[str, AfterValidator(_requirement)], ...],
         Field(description="More Python packages, as requirements."),
@@ -164,9 +169,19 @@ class Recipe(_Strict):
 
 # Keys that people bring from other tools.
 _RENAMES = {
-    "apt_packages": "apt", "packages": "apt", "requirements": "pip", "pip_packages": "pip",
-    "environment": "env", "versions": "pins", "components": "pins", "image": "base", "from": "base",
-    "os": "base", "overrides": "override", "python_version": "python", "sshd": "ssh",
+    "apt_packages": "apt",
+    "packages": "apt",
+    "requirements": "pip",
+    "pip_packages": "pip",
+    "environment": "env",
+    "versions": "pins",
+    "components": "pins",
+    "image": "base",
+    "from": "base",
+    "os": "base",
+    "overrides": "override",
+    "python_version": "python",
+    "sshd": "ssh",
 }
 
 
@@ -183,7 +198,9 @@ def load(path: Path, components: frozenset[str]) -> Recipe:
     """
     document = yamlfile.read(path)
     if not isinstance(document.data, dict) or not document.data:
-        raise InputError("a recipe is a mapping of keys", where=f"{path}:1", hint="`imagebuilder init` writes one")
+        raise InputError(
+            "a recipe is a mapping of keys", where=f"{path}:1", hint="`imagebuilder init` writes one"
+        )
     problems: list[Problem] = []
     recipe: Recipe | None = None
     try:
@@ -197,91 +214,92 @@ def load(path: Path, components: frozenset[str]) -> Recipe:
     return recipe
 
 
-def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> list[Problem]:
-    problems: list[Problem] = []
-
-    def mapping(key: str) -> dict[str, Any]:
-        value = document.data.get(key)
-        return value if isinstance(value, dict) else {}
-
-    def sequence(key: str) -> tuple[Any, ...]:
-        value = document.data.get(key)
-        return value if isinstance(value, tuple) else ()
-
-    pins = mapping("pins")
-    for name in pins:
-        if name == "python":
-            problems.append(
-                Problem(
-                    message="python is not among the pins",
-                    where=document.where(("pins", name)), hint="it has a key of its own: `python:`",
-                )
-            )
-        elif name not in components:
-            problems.append(
-                Problem(
-                    message=f"`{name}` is not a component that can be pinned",
-                    where=document.where(("pins", name)),
-                    hint=yamlfile.nearest(name, components)
-                    or f"components: {', '.join(sorted(components))}; anything else goes under `pip:` or `apt:`",
-                )
-            )
-    for i, name in enumerate(sequence("override")):
-        if name not in pins:
-            problems.append(
-                Problem(
-                    message=f"`{yamlfile.printable(str(name))}` is overridden but not pinned",
-                    where=document.where(("override", i)), hint="add it under `pins:`, or drop it here",
-                )
-            )
-    for key in ("apt", "pip", "override"):
-        seen: dict[str, int] = {}
-        for i, item in enumerate(sequence(key)):
-            word = re.split(r"[=<>!~\[; ]", str(item), maxsplit=1)[0].lower()
-            word = word.replace("_", "-") if key == "pip" else word
-            if word in seen:
-                problems.append(
-                    Problem(
-                        message=f"`{yamlfile.printable(word)}` is listed twice (also {key}[{seen[word]}])",
-                        where=document.where((key, i)), hint="keep one of the two",
-                    )
-                )
-            seen.setdefault(word, i)
-    for name in mapping("env"):
-        if not _ENV_NAME.fullmatch(name) or name in _RESERVED_ENV:
-            problems.append(
-                Problem(
-                    message=f"`{name}` cannot be set here", where=document.where(("env", name)),
-                    hint="a variable's name has letters, digits and `_`, and must not be one that the image owns: "
-                    + ", ".join(sorted(_RESERVED_ENV)),
-                )
-            )
-        elif _SECRET_ENV.search(name):
-            problems.append(
-                Problem(
-                    message=f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
-                    where=document.where(("env", name)), hint="give it to the container when it starts",
-                )
-            )
-    for name in mapping("labels"):
+def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> Iterator[Problem]:
+    yield from _pin_problems(document, components)
+    yield from _repeated(document)
+    yield from _env_problems(document)
+    for name in _mapping(document, "labels"):
         if not _LABEL.fullmatch(name) or name.startswith(("org.imagebuilder.", "org.opencontainers.")):
-            problems.append(
-                Problem(
-                    message=f"`{name}` cannot be a label here", where=document.where(("labels", name)),
-                    hint="use a reverse domain of your own, in lower case",
-                )
+            yield Problem(
+                message=f"`{name}` cannot be a label here",
+                where=document.where(("labels", name)),
+                hint="use a reverse domain of your own, in lower case",
             )
-    ssh = mapping("ssh")
+    ssh = _mapping(document, "ssh")
     port = ssh.get("port", 22)
     if ssh.get("user", "root") != "root" and isinstance(port, int) and port < 1024:
-        problems.append(
-            Problem(
-                message=f"user `{yamlfile.printable(str(ssh['user']))}` cannot listen on port {port}",
-                where=document.where(("ssh", "port")),
-                hint="ports under 1024 need root; add `port: 2222`",
-            )
+        yield Problem(
+            message=f"user `{yamlfile.printable(str(ssh['user']))}` cannot listen on port {port}",
+            where=document.where(("ssh", "port")),
+            hint="ports under 1024 need root; add `port: 2222`",
         )
-    return problems
+
+
+def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> Iterator[Problem]:
+    pins = _mapping(document, "pins")
+    for name in pins:
+        where = document.where(("pins", name))
+        if name == "python":
+            yield Problem(
+                message="python is not among the pins", where=where, hint="it has a key of its own: `python:`"
+            )
+        elif name not in components:
+            known = f"components: {', '.join(sorted(components))}; anything else goes under `pip:` or `apt:`"
+            yield Problem(
+                message=f"`{name}` is not a component that can be pinned",
+                where=where,
+                hint=yamlfile.nearest(name, components) or known,
+            )
+    for i, name in enumerate(_sequence(document, "override")):
+        if name not in pins:
+            yield Problem(
+                message=f"`{yamlfile.printable(str(name))}` is overridden but not pinned",
+                where=document.where(("override", i)),
+                hint="add it under `pins:`, or drop it here",
+            )
+
+
+def _repeated(document: yamlfile.Document) -> Iterator[Problem]:
+    for key in ("apt", "pip", "override"):
+        seen: dict[str, int] = {}
+        for i, item in enumerate(_sequence(document, key)):
+            word = re.split(r"[=<>!~\[; ]", str(item), maxsplit=1)[0].lower()
+            word = canonicalize_name(word) if key == "pip" else word
+            if word in seen:
+                yield Problem(
+                    message=f"`{yamlfile.printable(word)}` is listed twice (also {key}[{seen[word]}])",
+                    where=document.where((key, i)),
+                    hint="keep one of the two",
+                )
+            seen.setdefault(word, i)
+
+
+def _env_problems(document: yamlfile.Document) -> Iterator[Problem]:
+    for name in _mapping(document, "env"):
+        where = document.where(("env", name))
+        if not _ENV_NAME.fullmatch(name) or name in _RESERVED_ENV:
+            yield Problem(
+                message=f"`{name}` cannot be set here",
+                where=where,
+                hint="a name has letters, digits and `_`, and these belong to the image: "
+                + ", ".join(sorted(_RESERVED_ENV)),
+            )
+        elif _SECRET_ENV.search(name):
+            yield Problem(
+                message=f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
+                where=where,
+                hint="give it to the container when it starts",
+            )
+
+
+def _mapping(document: yamlfile.Document, key: str) -> dict[str, Any]:
+    value = document.data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(document: yamlfile.Document, key: str) -> tuple[Any, ...]:
+    value = document.data.get(key)
+    return value if isinstance(value, tuple) else ()
 
 
 def schema() -> dict[str, Any]:

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -87,12 +87,14 @@ def parse(raw: bytes, file: str) -> Document:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise InputError(
-            f"is not valid YAML: {error.problem or error.context}", where=f"{file}:{line}",
+            f"is not valid YAML: {error.problem or error.context}",
+            where=f"{file}:{line}",
             hint="a value with `:` or `#` in it needs quotes; indent with spaces",
         ) from error
     except yaml.YAMLError as error:
         raise InputError(
-            f"is not valid YAML: {printable(str(error).splitlines()[0])}", where=file,
+            f"is not valid YAML: {printable(str(error).splitlines()[0])}",
+            where=file,
             hint="remove control characters",
         ) from error
     except RecursionError as error:
@@ -122,7 +124,9 @@ def validate(document: Document, model: type[_Model], renames: dict[str, str] | 
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        raise InputError.of([_explain(item, document, model, renames or {}) for item in error.errors()]) from None
+        raise InputError.of(
+            [_explain(item, document, model, renames or {}) for item in error.errors()]
+        ) from None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -167,9 +171,7 @@ def _without_aliases(loader: yaml.SafeLoader) -> Any:
     return compose_node
 
 
-def _build(
-    node: yaml.Node, path: _Path, file: str, lines: dict[_Path, int], problems: list[Problem]
-) -> Any:
+def _build(node: yaml.Node, path: _Path, file: str, lines: dict[_Path, int], problems: list[Problem]) -> Any:
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         data: dict[str, Any] = {}
@@ -195,8 +197,7 @@ def _build(
     if isinstance(node, yaml.SequenceNode):
         # Tuples: every value of ours is frozen, and strict models take nothing else.
         return tuple(_build(item, (*path, i), file, lines, problems) for i, item in enumerate(node.value))
-    assert isinstance(node, yaml.ScalarNode)  # the three kinds of node there are
-    return _scalar(node, path, file, problems)
+    return _scalar(cast("yaml.ScalarNode", node), path, file, problems)  # the only kind left
 
 
 def _scalar(node: yaml.ScalarNode, path: _Path, file: str, problems: list[Problem]) -> Any:
@@ -231,9 +232,7 @@ def _scalar(node: yaml.ScalarNode, path: _Path, file: str, problems: list[Proble
     return None
 
 
-def _explain(
-    item: Any, document: Document, model: type[BaseModel], renames: dict[str, str]
-) -> Problem:
+def _explain(item: Any, document: Document, model: type[BaseModel], renames: dict[str, str]) -> Problem:
     path = tuple(step for step in item["loc"] if not str(step).startswith("function-"))
     where = document.where(path)
     match item["type"]:
@@ -242,7 +241,8 @@ def _explain(
             known = _fields(model, path[:-1])
             hint = f"use `{renames[key]}`" if key in renames else nearest(key, known)
             return Problem(
-                message=f"`{printable(key)}` is not a known key", where=where,
+                message=f"`{printable(key)}` is not a known key",
+                where=where,
                 hint=hint or f"known here: {', '.join(sorted(known))}",
             )
         case "missing":
@@ -252,7 +252,9 @@ def _explain(
                 message="must be text, not a number", where=where, hint=f'put it in quotes: "{item["input"]}"'
             )
         case "string_type" if item["input"] is None:
-            return Problem(message="must not be empty", where=where, hint="give a value, or leave the key out")
+            return Problem(
+                message="must not be empty", where=where, hint="give a value, or leave the key out"
+            )
         case "value_error":
             message, _, hint = str(item["ctx"]["error"]).partition("; ")
             return Problem(message=message, where=where, hint=hint)

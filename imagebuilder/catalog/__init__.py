@@ -118,15 +118,18 @@ def parts(recipe: Recipe) -> tuple[Part, ...]:
             if need not in pins:
                 raise ConflictError(
                     f"`{name}` needs `{need}`, which is not pinned",
-                    where=f"{recipe.name}: pins.{name}", hint=f"add `{need}:` under `pins:`",
+                    where=f"{recipe.name}: pins.{name}",
+                    hint=f"add `{need}:` under `pins:`",
                 )
         provider = next((p for p in component.providers if _fits(p, pins)), None)
         if provider is None:
-            choices = sorted({f'{key} "{value}"' for p in component.providers for key, value in p.when.items()})
-            found = ", ".join(f'{key} "{pins[key]}"' for p in component.providers[:1] for key in p.when if key in pins)
+            conditions = [pair for p in component.providers for pair in p.when.items()]
+            choices = sorted({f'{key} "{value}"' for key, value in conditions})
+            found = ", ".join(sorted({f'{key} "{pins[key]}"' for key, _ in conditions if key in pins}))
             raise ConflictError(
                 f"nobody provides `{name}` for {found or 'this recipe'}",
-                where=f"{recipe.name}: pins.{name}", hint=f"it exists for {', '.join(choices)}",
+                where=f"{recipe.name}: pins.{name}",
+                hint=f"it exists for {', '.join(choices)}",
             )
         chosen.append(Part(component=component, pin=pins.get(name, ""), provider=provider))
     return tuple(chosen)

@@ -1,0 +1,269 @@
+"""The embedded engine: makes the layers of a plan in the store, with no daemon.
+
+Three things run at once: downloads (bound by network), splicing (a thread a core, bound by disk and
+hashing), and the OS layer (bound by dpkg). The OS layer is made in the caller's thread, for Ctrl-C arrives
+there and has to end mmdebstrap.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagebuilder import download, oci
+from imagebuilder.download import Download
+from imagebuilder.layers.files import build_files_layer
+from imagebuilder.layers.system import build_os_layer
+from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
+from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.progress import Advance, Progress
+from imagebuilder.resolve import debian, python
+from imagebuilder.site import Site
+from imagebuilder.store import ImageRecord, LayerRecord, Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What a build did: the image, layers made and reused, bytes fetched, and seconds."""
+
+    image: ImageRecord
+    made: int
+    reused: int
+    fetched: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """What every step of a build needs: the lock, where bytes are kept and had, and whom to tell."""
+
+    lock: Lock
+    store: Store
+    site: Site
+    progress: Progress
+
+
+def build(plan: Plan, shop: Workshop) -> Built:
+    """Make an image; whatever the store holds already is not made again.
+
+    Raises:
+        FetchError: bytes that could not be had, or were not the locked ones.
+        BuildError: a layer could not be made.
+        StoreError: the store is full or not writable.
+
+    """
+    started = time.monotonic()
+    records: dict[str, LayerRecord] = {}
+    for layer in plan.layers:
+        record = shop.store.layer(layer.key)
+        if record is not None:
+            records[layer.key] = record
+            shop.progress.end(layer.key, layer.title, "cached", record.size)
+    missing = [layer for layer in plan.layers if layer.key not in records]
+    fetched = 0
+    if missing:
+        made, fetched = _make(missing, shop)
+        records.update(made)
+        _check_wheels(plan, shop.store)
+    image = oci.write_image(plan, [records[layer.key] for layer in plan.layers], shop.store)
+    return Built(
+        image=image,
+        made=len(missing),
+        reused=len(plan.layers) - len(missing),
+        fetched=fetched,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _make(layers: Sequence[Layer], shop: Workshop) -> tuple[dict[str, LayerRecord], int]:
+    """Make layers: each as soon as its packages are there. Returns the records and the bytes fetched."""
+    with _threads() as (network, cores):
+        queue = _Queue(layers, shop, cores)
+        try:
+            records = {}
+            fetching = network.submit(queue.fetch)
+            system = next((layer for layer in layers if isinstance(layer, OsLayer)), None)
+            if system is not None and queue.wait_for(system, fetching):
+                records[system.key] = _make_one(system, shop, queue.advance_of(system.key))
+            fetching.result()
+            # Every layer has been handed out by now: the last download did it.
+            for job in as_completed(queue.jobs):
+                records[queue.jobs[job].key] = job.result()
+        finally:
+            queue.cancelled.set()
+    return records, queue.fetched
+
+
+def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
+    store, progress = shop.store, shop.progress
+    # Two builds that want the same layer: the second waits, and then finds it made.
+    with store.exclusive(layer.key):
+        record = store.layer(layer.key)
+        if record is not None:
+            progress.end(layer.key, layer.title, "cached", record.size)
+            return record
+        try:
+            match layer:
+                case OsLayer():
+                    progress.begin(layer.key, layer.title, "installing")
+                    record = build_os_layer(layer, _files(layer.debs, store), store, advance)
+                case WheelLayer():
+                    progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
+                    record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance)
+                case FilesLayer():
+                    progress.begin(layer.key, layer.title, "writing")
+                    record = build_files_layer(layer, store)
+        except BaseException:
+            progress.end(layer.key, layer.title, "failed")
+            raise
+        store.put_layer(layer.key, record)
+    progress.end(layer.key, layer.title, "done", record.size)
+    return record
+
+
+def _files(packages: Sequence[Deb] | Sequence[Wheel], store: Store) -> dict[str, Path]:
+    return {package.sha256: store.download(package.sha256) for package in packages}
+
+
+def _check_wheels(plan: Plan, store: Store) -> None:
+    """Refuse two wheels that write one path differently: which one won would depend on the layers' order."""
+    wheels = [wheel for layer in plan.layers if isinstance(layer, WheelLayer) for wheel in layer.wheels]
+    check_collisions(
+        {
+            wheel.file: store.download(wheel.sha256)
+            for wheel in wheels
+            if store.has_download(wheel.sha256, wheel.size)
+        }
+    )
+
+
+@contextmanager
+def _threads() -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
+    network = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
+    cores = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2), thread_name_prefix="splice")
+    try:
+        yield network, cores
+    finally:
+        cores.shutdown(wait=True, cancel_futures=True)
+        network.shutdown(wait=True, cancel_futures=True)
+
+
+class _CancelledError(Exception):
+    """Ends a worker thread of a build that has failed or was interrupted; nobody sees it."""
+
+
+class _Queue:
+    """Which layers still wait for packages; hands each to the cores once its last package is there."""
+
+    def __init__(self, layers: Sequence[Layer], shop: Workshop, cores: ThreadPoolExecutor) -> None:
+        self.cancelled = threading.Event()
+        self.jobs: dict[Future[LayerRecord], Layer] = {}
+        self.fetched = 0
+        self._shop = shop
+        self._cores = cores
+        self._guard = threading.Lock()
+        self._layers = {layer.key: layer for layer in layers}
+        self._waiting: dict[str, set[str]] = {}
+        self._row_of: dict[str, str] = {}
+        self._begun: set[str] = set()
+        self._absent: list[Deb | Wheel] = []
+        for layer in layers:
+            absent = [p for p in _packages(layer) if not shop.store.has_download(p.sha256, p.size)]
+            self._absent.extend(absent)
+            self._waiting[layer.key] = {package.sha256 for package in absent}
+            self._row_of.update(dict.fromkeys(self._waiting[layer.key], layer.key))
+        for layer in sorted(layers, key=_weight, reverse=True):
+            self._hand_out(layer.key)
+
+    def fetch(self) -> None:
+        """Download what is absent: the OS layer's packages first, for installing them takes longest."""
+        lock, site = self._shop.lock, self._shop.site
+        debs = [package for package in self._absent if isinstance(package, Deb)]
+        wheels = [package for package in self._absent if isinstance(package, Wheel)]
+        if debs:
+            distribution, _, suite = lock.base.partition(":")
+            self._download(debs, debian.locate_debs(debs, distribution, suite, site))
+        if wheels:
+            wheels.sort(key=lambda wheel: -wheel.size)
+            self._download(wheels, python.locate_wheels(wheels, lock.python, debian.glibc(lock.debs), site))
+
+    def wait_for(self, layer: Layer, fetching: Future[None]) -> bool:
+        """Wait until a layer's packages are there; False when fetching ended without them (it failed)."""
+        while self._waiting[layer.key]:
+            finished, _ = wait([fetching], timeout=0.1)
+            if finished and self._waiting[layer.key]:
+                return False
+        return True
+
+    def advance_of(self, key: str) -> Advance:
+        def advance(count: int) -> None:
+            if self.cancelled.is_set():
+                raise _CancelledError
+            self._shop.progress.advance(key, count)
+
+        return advance
+
+    def _download(
+        self, packages: Sequence[Deb] | Sequence[Wheel], urls: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        downloads = [
+            Download(
+                name=package.path.rpartition("/")[2] if isinstance(package, Deb) else package.file,
+                urls=urls[package.sha256],
+                size=package.size,
+                sha256=package.sha256,
+            )
+            for package in packages
+        ]
+        download.fetch(downloads, self._shop.store, self._shop.site, self._received, self._finished)
+
+    def _received(self, sha256: str, count: int) -> None:
+        if self.cancelled.is_set():
+            raise _CancelledError
+        key = self._row_of[sha256]
+        with self._guard:
+            first = key not in self._begun
+            self._begun.add(key)
+            self.fetched += count
+        if first:
+            layer = self._layers[key]
+            total = sum(p.size for p in _packages(layer) if p.sha256 in self._waiting[key])
+            self._shop.progress.begin(key, layer.title, "downloading", total)
+        self._shop.progress.advance(key, count)
+
+    def _finished(self, sha256: str) -> None:
+        key = self._row_of[sha256]
+        with self._guard:
+            self._waiting[key].discard(sha256)
+        self._hand_out(key)
+
+    def _hand_out(self, key: str) -> None:
+        layer = self._layers[key]
+        if self._waiting[key] or isinstance(layer, OsLayer):  # the OS layer is made by the caller's thread
+            return
+        job = self._cores.submit(_make_one, layer, self._shop, self.advance_of(key))
+        self.jobs[job] = layer
+
+
+def _packages(layer: Layer) -> tuple[Deb, ...] | tuple[Wheel, ...]:
+    match layer:
+        case OsLayer():
+            return layer.debs
+        case WheelLayer():
+            return layer.wheels
+        case FilesLayer():
+            return ()
+
+
+def _weight(layer: Layer) -> int:
+    return sum(package.size for package in _packages(layer))
