@@ -1,0 +1,194 @@
+"""Layers as bytes: tar headers, and gzip made of many members. Nothing here depends on clock or host.
+
+A gzip file may be any number of members one after the other (RFC 1952, section 2.2), and readers of OCI
+layers take them as one stream. That lets a layer hold members that somebody else compressed
+(`layers.wheel`), members that nobody compressed, and members that several threads compressed.
+
+Tar headers are POSIX ustar, with a pax header only where a path or size does not fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import BinaryIO
+
+from imagebuilder.progress import Advance
+from imagebuilder.store import LayerRecord, Store
+
+MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
+TAR_END = bytes(1024)
+# Magic, deflate, no flags, no time, no extra flags, system unknown: RFC 1952, section 2.3.
+GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))
+
+_BLOCK = 512
+_STORED_LIMIT = 0xFFFF
+_OCTAL_SIZE_LIMIT = 8**11
+_NAME_LIMIT = 100
+_PREFIX_LIMIT = 155
+# Format of every compressed layer: another chunk or level gives other digests.
+_CHUNK = 1 << 20
+_LEVEL = 6
+
+
+def directory(path: str, mode: int) -> bytes:
+    """Tar header of a folder; `path` is relative to the root, without a slash at its end."""
+    return _member(f"{path}/", mode=mode, size=0, kind=b"5", target="")
+
+
+def regular(path: str, mode: int, size: int) -> bytes:
+    """Tar header of a file; its content follows, then `padding(size)`."""
+    return _member(path, mode=mode, size=size, kind=b"0", target="")
+
+
+def symlink(path: str, target: str) -> bytes:
+    """Tar header of a symbolic link."""
+    return _member(path, mode=0o777, size=0, kind=b"2", target=target)
+
+
+def padding(size: int) -> bytes:
+    """Fill the last block of a file of this size."""
+    return bytes(-size % _BLOCK)
+
+
+def stored_blocks(data: bytes, *, last: bool) -> bytes:
+    """Wrap data into stored deflate blocks (RFC 1951, section 3.2.4); no compressor is involved.
+
+    Args:
+        data: any number of bytes.
+        last: whether the deflate stream ends here.
+
+    """
+    parts: list[bytes] = []
+    for start in range(0, max(len(data), 1), _STORED_LIMIT):
+        piece = data[start : start + _STORED_LIMIT]
+        final = last and start + _STORED_LIMIT >= len(data)
+        parts += (struct.pack("<BHH", final, len(piece), len(piece) ^ 0xFFFF), piece)
+    return b"".join(parts)
+
+
+def gzip_trailer(crc: int, size: int) -> bytes:
+    """End a gzip member: CRC-32 and size of what it holds, modulo 2^32."""
+    return struct.pack("<II", crc, size & 0xFFFFFFFF)
+
+
+def stored_member(data: bytes) -> bytes:
+    """Make a gzip member that holds the data as it is."""
+    return GZIP_HEADER + stored_blocks(data, last=True) + gzip_trailer(zlib.crc32(data), len(data))
+
+
+def compress_tar(stream: BinaryIO, store: Store, advance: Advance) -> LayerRecord:
+    """Compress an uncompressed tar into a layer of the store, on all cores.
+
+    Args:
+        stream: the tar; read to its end.
+        store: where the blob goes.
+        advance: told the bytes read.
+
+    Raises:
+        StoreError: the blob cannot be written.
+
+    """
+    diff_id = hashlib.sha256()
+    unpacked = 0
+    workers = min(os.cpu_count() or 1, 8)
+    with store.writer() as writer, ThreadPoolExecutor(workers) as pool:
+        members: deque[Future[bytes]] = deque()
+        for chunk in _chunks(stream):
+            members.append(pool.submit(_compressed_member, chunk))
+            diff_id.update(chunk)
+            unpacked += len(chunk)
+            advance(len(chunk))
+            if len(members) > 2 * workers:
+                writer.write(members.popleft().result())
+        for member in members:
+            writer.write(member.result())
+        digest, size = writer.commit()
+    return LayerRecord(
+        digest=digest,
+        diff_id=f"sha256:{diff_id.hexdigest()}",
+        size=size,
+        unpacked=unpacked,
+        media_type=MEDIA_TYPE,
+    )
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """Cut a stream into pieces of one size, however little a pipe gives at once."""
+    while True:
+        parts: list[bytes] = []
+        missing = _CHUNK
+        while missing and (part := stream.read(missing)):
+            parts.append(part)
+            missing -= len(part)
+        if not parts:
+            return
+        yield b"".join(parts)
+
+
+def _compressed_member(chunk: bytes) -> bytes:
+    # Imported here: the commands that compress nothing start faster without it.
+    import deflate
+
+    body = deflate.deflate_compress(chunk, _LEVEL)
+    return b"".join((GZIP_HEADER, body, gzip_trailer(zlib.crc32(chunk), len(chunk))))
+
+
+def _member(path: str, *, mode: int, size: int, kind: bytes, target: str) -> bytes:
+    raw, link = path.encode(), target.encode()
+    records = b""
+    split = _split(raw) if path.isascii() else None
+    if split is None:
+        records += _pax_record(b"path", raw)
+        split = (b"", raw[:_NAME_LIMIT])
+    if len(link) > _NAME_LIMIT or not target.isascii():
+        records += _pax_record(b"linkpath", link)
+    if size >= _OCTAL_SIZE_LIMIT:
+        records += _pax_record(b"size", str(size).encode())
+    header = _ustar(split, mode=mode, size=size if size < _OCTAL_SIZE_LIMIT else 0, kind=kind, link=link)
+    if not records:
+        return header
+    name = (b"", b"pax/" + hashlib.sha256(raw).hexdigest().encode())
+    extension = _ustar(name, mode=0o644, size=len(records), kind=b"x", link=b"")
+    return extension + records + padding(len(records)) + header
+
+
+def _ustar(name: tuple[bytes, bytes], *, mode: int, size: int, kind: bytes, link: bytes) -> bytes:
+    """Pack a header as POSIX.1-1988 has it: owner 0:0 without names, time 0, no device."""
+    head = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0" % (name[1].ljust(_NAME_LIMIT, b"\0"), mode, 0, 0, size, 0)
+    tail = b"%b%bustar\x0000%b%07o\0%07o\0%b" % (
+        kind,
+        link[:_NAME_LIMIT].ljust(_NAME_LIMIT, b"\0"),
+        bytes(64),
+        0,
+        0,
+        name[0].ljust(_PREFIX_LIMIT + 12, b"\0"),
+    )
+    # The checksum counts its own field as blanks.
+    total = sum(head) + 8 * ord(" ") + sum(tail)
+    return b"%b%06o\0 %b" % (head, total, tail)
+
+
+def _split(path: bytes) -> tuple[bytes, bytes] | None:
+    """Part a path into ustar's prefix and name; None where that cannot be."""
+    if len(path) <= _NAME_LIMIT:
+        return b"", path
+    slash = path.rfind(b"/", 0, min(_PREFIX_LIMIT + 1, len(path) - 1))
+    # The name must not become empty, and a folder's slash belongs to it.
+    if slash <= 0 or len(path) - slash - 1 > _NAME_LIMIT:
+        return None
+    return path[:slash], path[slash + 1 :]
+
+
+def _pax_record(key: bytes, value: bytes) -> bytes:
+    """Write `length key=value`, where the length counts its own digits."""
+    rest = b" %b=%b\n" % (key, value)
+    length = len(rest) + 1
+    while len(str(length)) + len(rest) != length:
+        length += 1
+    return b"%d%b" % (length, rest)

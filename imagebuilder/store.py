@@ -1,0 +1,380 @@
+"""The store: blobs, downloads and records under one folder, shared by all builds of a user.
+
+    blobs/sha256/<hex>       layers, image configs and manifests
+    downloads/sha256/<hex>   wheels and Debian packages, as fetched
+    layers/<key>.json        which blob a layer's key gave (`LayerRecord`)
+    images/<name>.json       the last image of that name (`ImageRecord`)
+    reports/<hex>.json       the smoke report of a manifest
+    locks/  work/            what running builds hold; nothing that outlives them
+
+Everything is written beside its place and renamed into it, so a reader sees a whole file or none, whoever is
+killed when. It is a cache: what a power cut tears (a blob shorter than its record says, a broken record)
+counts as absent and is made again, so only the image record, which is replaced in place, is worth an fsync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from imagebuilder.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+_HINTS = {
+    errno.ENOSPC: "free some space, or run: imagebuilder cache prune",
+    errno.EDQUOT: "your quota is used up; run: imagebuilder cache prune",
+    errno.EACCES: "give yourself write permission, or set IMAGEBUILDER_STORE to a folder of your own",
+    errno.EPERM: "give yourself write permission, or set IMAGEBUILDER_STORE to a folder of your own",
+    errno.EROFS: "the file system is read-only; set IMAGEBUILDER_STORE to another folder",
+    errno.EMFILE: "too many files are open; raise the limit with `ulimit -n`",
+}
+_Record = TypeVar("_Record")
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Size = Annotated[int, Field(ge=0)]
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class LayerRecord:
+    """One layer as made: digest and size of its blob, diffID and size of the tar inside, media type."""
+
+    digest: Digest
+    diff_id: Digest
+    size: Size
+    unpacked: Size
+    media_type: str
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class ImageLayer:
+    """A layer in its image: what people call it, and the pin that it belongs to."""
+
+    record: LayerRecord
+    title: str
+    component: str
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """One image: its blobs' digests, its tag and the checksum of the lock that it was made from.
+
+    Attributes:
+        name: the recipe's name.
+        manifest, config: digests; the manifest's is the image's.
+        size: bytes of all its blobs: manifest, config and compressed layers.
+        tag: made from the lock.
+        lock: the lock's checksum, hex sha256.
+        layers: the lowest first.
+
+    """
+
+    name: str
+    manifest: Digest
+    config: Digest
+    size: Size
+    tag: str
+    lock: str
+    layers: tuple[ImageLayer, ...]
+
+
+_LAYER = TypeAdapter(LayerRecord)
+_IMAGE = TypeAdapter(ImageRecord)
+
+
+class BlobWriter:
+    """A blob in the making. Its digest is computed while it is written; `commit` puts it in its place."""
+
+    def __init__(self, store: Store, descriptor: int, path: Path) -> None:
+        self._store = store
+        self._descriptor = descriptor
+        self._path = path
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Add bytes; large pieces are cheaper than many small ones."""
+        rest = memoryview(data)
+        self._hash.update(rest)
+        self._size += len(rest)
+        with explained(self._path):
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+
+    def commit(self) -> tuple[str, int]:
+        """Finish the blob: its digest and its size in bytes."""
+        digest = f"sha256:{self._hash.hexdigest()}"
+        place = self._store.blob(digest)
+        with explained(place):
+            # Read-only, because exported image folders share these files as hard links.
+            os.fchmod(self._descriptor, 0o444)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            # Over an older one too: if that was torn by a power cut, this mends it.
+            self._path.rename(place)
+        return digest, self._size
+
+
+class Store:
+    """The folder and the rules for touching it; holds no state besides its path, so threads may share it."""
+
+    def __init__(self, root: Path) -> None:
+        """Name the folder; it is made on the first write."""
+        self.root = root
+
+    @classmethod
+    def default(cls) -> Store:
+        """Take the store that the environment names, else the one in the user's cache."""
+        named = os.environ.get("IMAGEBUILDER_STORE")
+        if named:
+            return cls(Path(named).expanduser().absolute())
+        cache = os.environ.get("XDG_CACHE_HOME", "")
+        # The specification says that a relative path there is to be ignored.
+        base = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+        return cls(base / "imagebuilder")
+
+    # Blobs and downloads
+
+    def blob(self, digest: str) -> Path:
+        """Name the place of a blob, whether it is there or not."""
+        return self.root / "blobs" / "sha256" / _hex(digest.removeprefix("sha256:"), digest)
+
+    def has_blob(self, digest: str, size: int | None = None) -> bool:
+        """Tell whether a blob is there, and has the size that is known of it."""
+        return _is_file(self.blob(digest), size)
+
+    def download(self, sha256: str) -> Path:
+        """Name the place of a download, whether it is there or not."""
+        return self.root / "downloads" / "sha256" / _hex(sha256, sha256)
+
+    def has_download(self, sha256: str, size: int) -> bool:
+        """Tell whether a download is there in full, and mark it as used."""
+        path = self.download(sha256)
+        return _is_file(path, size) and _touch(path)
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[BlobWriter]:
+        """Open a new blob; left without `commit`, nothing remains of it."""
+        with self.in_use():
+            with explained(self.root):
+                descriptor, name = tempfile.mkstemp(dir=_folder(self.root / "work"), prefix="blob-")
+            try:
+                yield BlobWriter(self, descriptor, Path(name))
+            finally:
+                os.close(descriptor)
+                Path(name).unlink(missing_ok=True)
+
+    def put_bytes(self, data: bytes) -> tuple[str, int]:
+        """Store a small blob: its digest and size."""
+        with self.writer() as writer:
+            writer.write(data)
+            return writer.commit()
+
+    # Records
+
+    def layer(self, key: str) -> LayerRecord | None:
+        """Look up what a layer's key gave; None when it was never made, or its blob is gone or torn."""
+        record = _load(self._layer_path(key), _LAYER)
+        if record is None or not self.has_blob(record.digest, record.size):
+            return None
+        _touch(self.blob(record.digest))
+        return record
+
+    def put_layer(self, key: str, record: LayerRecord) -> None:
+        """Remember what a layer's key gave."""
+        self._save(self._layer_path(key), _LAYER.dump_json(record, indent=1))
+
+    def image(self, name: str) -> ImageRecord | None:
+        """Look up the last image of a name; None when there is none, or a blob of it is gone or torn."""
+        record = _load(self._image_path(name), _IMAGE)
+        if record is None or not (self.has_blob(record.manifest) and self.has_blob(record.config)):
+            return None
+        if all(self.has_blob(layer.record.digest, layer.record.size) for layer in record.layers):
+            return record
+        return None
+
+    def put_image(self, record: ImageRecord) -> None:
+        """Remember an image under its name; an older one of that name is forgotten."""
+        self._save(self._image_path(record.name), _IMAGE.dump_json(record, indent=1), durable=True)
+
+    def report(self, digest: str) -> Path:
+        """Name the place of the smoke report of a manifest."""
+        return self.root / "reports" / f"{_hex(digest.removeprefix('sha256:'), digest)}.json"
+
+    # Lifetimes
+
+    @contextlib.contextmanager
+    def work(self) -> Iterator[Path]:
+        """Lend a temporary folder on the store's file system; it is always removed."""
+        with self.in_use():
+            with explained(self.root):
+                path = Path(tempfile.mkdtemp(dir=_folder(self.root / "work"), prefix="work-"))
+            try:
+                yield path
+            finally:
+                remove_tree(path)
+
+    @contextlib.contextmanager
+    def exclusive(self, key: str) -> Iterator[None]:
+        """Wait until nobody else, in this process or another, holds this key; then hold it."""
+        name = hashlib.sha256(key.encode()).hexdigest()
+        with self.in_use(), _flock(self.root / "locks" / name, fcntl.LOCK_EX):
+            yield
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep `cache prune` from removing anything meanwhile; a build holds this from start to end.
+
+        Any number may hold it at once. The first to come also clears away what killed builds left behind.
+        """
+        with self._in_use_lock(fcntl.LOCK_SH):
+            yield
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the store with no build running.
+
+        Raises:
+            StoreError: somebody is building.
+
+        """
+        try:
+            with self._in_use_lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                yield
+        except BlockingIOError:
+            raise StoreError(
+                "the store is in use by a running build",
+                where=str(self.root),
+                hint="try again when it has ended",
+            ) from None
+
+    @contextlib.contextmanager
+    def _in_use_lock(self, kind: int) -> Iterator[None]:
+        path = self.root / "locks" / "in-use"
+        with contextlib.suppress(BlockingIOError), _flock(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            for left in sorted((self.root / "work").glob("*")):
+                log.info("removing %s, left by a build that was killed", left)
+                remove_tree(left)
+        with _flock(path, kind):
+            yield
+
+    def _layer_path(self, key: str) -> Path:
+        return self.root / "layers" / f"{_hex(key, key)}.json"
+
+    def _image_path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise StoreError(f"{name!r} is not an image's name")
+        return self.root / "images" / f"{name}.json"
+
+    def _save(self, path: Path, data: bytes, *, durable: bool = False) -> None:
+        with self.work() as folder, explained(path):
+            draft = folder / path.name
+            with draft.open("xb") as file:
+                file.write(data + b"\n")
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            _folder(path.parent)
+            draft.rename(path)
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses into a StoreError that says what to do.
+
+    Raises:
+        StoreError: with the path, and a hint for full disks, quotas and permissions.
+
+    """
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"cannot be written: {os.strerror(error.errno or 0)}",
+            where=str(path),
+            hint=_HINTS.get(error.errno or 0, "check the disk; IMAGEBUILDER_STORE names another folder"),
+        ) from error
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file or folder, folders without write permission included; what cannot go is logged."""
+    try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+            return
+        for folder, _, _ in os.walk(path):
+            with contextlib.suppress(OSError):
+                Path(folder).chmod(0o700)
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", path, error.strerror)
+
+
+def _hex(text: str, named: str) -> str:
+    # Nothing else is ever joined to a folder of the store, so no name can lead out of it.
+    if not _HEX.fullmatch(text):
+        raise StoreError(f"{named!r} is not a sha256 digest")
+    return text
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _is_file(path: Path, size: int | None) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and (size is None or status.st_size == size)
+
+
+def _touch(path: Path) -> bool:
+    """Note the time of use, by which `cache prune` chooses; a store that is only readable works too."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return True
+
+
+def _load(path: Path, adapter: TypeAdapter[_Record]) -> _Record | None:
+    try:
+        return adapter.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        log.warning("%s is damaged and counts as absent: %s", path, type(error).__name__)
+        return None
+
+
+@contextlib.contextmanager
+def _flock(path: Path, kind: int) -> Iterator[Any]:
+    """Hold a lock between processes and threads; the kernel frees it when its holder dies."""
+    with explained(path):
+        _folder(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with explained(path):
+            fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
