@@ -1,0 +1,60 @@
+"""Small values that many tests start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.recipe import Recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes"
+
+
+def recipe(**changes: object) -> Recipe:
+    """A recipe with one pin of each kind: a wheel's and a Debian package's."""
+    fields: dict[str, object] = {
+        "name": "sample",
+        "base": "debian:trixie",
+        "python": "3.13",
+        "pins": {"torch": "2.10.0", "openmpi": "5.0.7"},
+    }
+    return Recipe.model_validate({**fields, **changes})
+
+
+def wheel(name: str, version: str = "1.0", *, size: int = 1000, component: str = "python") -> Wheel:
+    digit = f"{sum(name.encode()) % 16:x}"
+    return Wheel(
+        name=name,
+        version=version,
+        file=f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
+        size=size,
+        sha256=digit * 64,
+        component=component,
+    )
+
+
+def deb(name: str, version: str = "1.0-1") -> Deb:
+    return Deb(
+        name=name,
+        version=version,
+        architecture="amd64",
+        path=f"pool/main/{name[0]}/{name}/{name}_{version}_amd64.deb",
+        size=1000,
+        sha256="d" * 64,
+    )
+
+
+def lock(**changes: object) -> Lock:
+    fields: dict[str, object] = {
+        "inputs": "0" * 64,
+        "recipe": "sample",
+        "base": "debian:trixie",
+        "architecture": "amd64",
+        "python": "3.13",
+        "pins": {"torch": "2.10.0", "cuda": "12.8.90", "openmpi": "5.0.7"},
+        "packages": ("openmpi-bin", "python3"),
+        "wheels": (wheel("numpy"), wheel("torch", "2.10.0", component="torch")),
+        "debs": (deb("openmpi-bin", "5.0.7-1"), deb("python3", "3.13.5-1")),
+    }
+    return Lock.model_validate({**fields, **changes})

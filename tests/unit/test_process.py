@@ -1,0 +1,48 @@
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from imagebuilder.errors import EnvironmentFault
+from imagebuilder.process import CommandError, run
+
+
+def test_output_code_and_input_come_back() -> None:
+    script = "import sys; print(sys.stdin.read().upper()); print('oh', file=sys.stderr); sys.exit(3)"
+    result = run([sys.executable, "-c", script], timeout=20, stdin="hello", check=False)
+    assert (result.code, result.stdout.strip(), result.stderr.strip()) == (3, "HELLO", "oh")
+
+
+def test_a_failure_carries_command_code_and_the_end_of_its_output() -> None:
+    with pytest.raises(CommandError, match=r"ended with 3\nthe reason") as caught:
+        run(
+            [
+                sys.executable,
+                "-c",
+                "import sys; sys.exit('the reason') if 0 else print('the reason') or sys.exit(3)",
+            ],
+            timeout=20,
+        )
+    assert caught.value.result.code == 3
+
+
+def test_a_command_that_outruns_its_limit_is_ended_with_its_children(tmp_path: Path) -> None:
+    mark = tmp_path / "survived"
+    child = f"import time; time.sleep(2); open({str(mark)!r}, 'w')"
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    with pytest.raises(CommandError, match=r"did not end within 0\.5 s"):
+        run([sys.executable, "-c", script], timeout=0.5)
+    time.sleep(2.2)
+    assert not mark.exists()
+
+
+def test_a_missing_command_points_to_the_doctor() -> None:
+    with pytest.raises(
+        EnvironmentFault, match=r"`no-such-tool` is not installed\n  -> `imagebuilder doctor`"
+    ):
+        run(["no-such-tool"], timeout=1)
+
+
+def test_no_shell_ever_sees_the_arguments() -> None:
+    assert run(["echo", "$(id) ; rm -rf x"], timeout=5).stdout.strip() == "$(id) ; rm -rf x"
