@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import struct
 import zlib
 from collections import deque
@@ -26,7 +27,10 @@ TAR_END = bytes(1024)
 # Magic, deflate, no flags, no time, no extra flags, system unknown: RFC 1952, section 2.3.
 GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))
 
+_UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _BLOCK = 512
+_COMPONENT_LIMIT = 255
+_PATH_LIMIT = 4095
 _STORED_LIMIT = 0xFFFF
 _OCTAL_SIZE_LIMIT = 8**11
 _NAME_LIMIT = 100
@@ -34,6 +38,31 @@ _PREFIX_LIMIT = 155
 # Format of every compressed layer: another chunk or level gives other digests.
 _CHUNK = 1 << 20
 _LEVEL = 6
+
+
+def path_problem(path: str) -> str:
+    """Say why a path may not stand in a layer, as the end of a sentence; empty when it may.
+
+    A path is relative to the root, with single slashes between its parts and none at its ends.
+    """
+    parts = path.split("/")
+    sizes = [len(part.encode(errors="replace")) for part in parts]
+    findings = (
+        (path.startswith("/"), "is an absolute path"),
+        ("\\" in path, "has a backslash in its path"),
+        (_UNFIT.search(path), "has a control character or half a character in its path"),
+        (".." in parts, "leads out of its folder with `..`"),
+        ("" in parts or "." in parts, "is not a plain path"),
+        (any(part.startswith(".wh.") for part in parts), "would delete files: `.wh.` says that in a layer"),
+        (max(sizes) > _COMPONENT_LIMIT or sum(sizes) + len(sizes) > _PATH_LIMIT, "has too long a path"),
+    )
+    return next((text for wrong, text in findings if wrong), "")
+
+
+def parents(path: str) -> tuple[str, ...]:
+    """Name the folders that a path stands in, the outermost first: `a`, `a/b` for `a/b/c`."""
+    parts = path.split("/")[:-1]
+    return tuple("/".join(parts[: count + 1]) for count in range(len(parts)))
 
 
 def directory(path: str, mode: int) -> bytes:

@@ -1,0 +1,180 @@
+"""The splicer: wheels become a layer without being compressed again.
+
+A wheel is a zip of raw deflate streams, and a layer is a tar in gzip, whose members hold raw deflate streams
+too. So each file costs a tar header, which goes into a gzip member that is not compressed, and a copy of its
+stream between ten bytes of gzip header and its CRC and size, which the zip directory knows. No compressor
+takes part, so the bytes depend on the wheels alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+from imagebuilder.errors import BuildError, Problem
+from imagebuilder.layers import archive, placement
+from imagebuilder.layers.placement import Environment, Placed
+from imagebuilder.layers.splice import Splice
+from imagebuilder.layers.wheelfile import Member, WheelFile, opened, read_wheel
+from imagebuilder.lock import Wheel
+from imagebuilder.plan import WheelLayer
+from imagebuilder.progress import Advance
+from imagebuilder.store import LayerRecord, Store
+
+# Where wheels are known to spill files that nobody imports from there: a project's own tests and documents,
+# packed by accident. Two wheels differ there as a matter of course, and as with pip the later one wins.
+_JUNK = re.compile(r"(tests?|docs?|examples?|benchmarks?|scripts|tools)/.*|[^/]+(?<!\.py)(?<!\.so)(?<!\.pth)")
+
+
+def build_wheel_layer(
+    layer: WheelLayer, wheels: Mapping[str, Path], store: Store, advance: Advance
+) -> LayerRecord:
+    """Make the layer that has these wheels installed in the venv.
+
+    Args:
+        layer: what belongs into it.
+        wheels: hex sha256 and file of each.
+        store: where the blob goes.
+        advance: told the bytes of wheels done; all calls come from the caller's thread.
+
+    Raises:
+        BuildError: a wheel is not the locked one, or cannot be unpacked safely, or two of them write
+            different things to one path; names the wheel and the member.
+        StoreError: the blob cannot be written.
+
+    """
+    environment = Environment(venv=layer.venv, python=layer.python)
+    with ThreadPoolExecutor(1) as pool, store.writer() as writer:
+        # The store may have rotted since the download was checked, and a layer is kept under the wheels'
+        # hashes for good: reading them once more, beside the rest, is cheap.
+        checks = [pool.submit(_check_bytes, wheel, wheels[wheel.sha256]) for wheel in layer.wheels]
+        try:
+            read = [read_wheel(wheel.file, wheels[wheel.sha256]) for wheel in layer.wheels]
+            placed = merge([placement.place(wheel, environment) for wheel in read], environment)
+            with Splice(writer, advance) as splice:
+                _write(read, placed, environment, splice)
+                diff_id, unpacked = splice.finish()
+        except BuildError:
+            # Where the bytes are not the locked ones, that is the cause of all else: say that instead.
+            _raise_first(checks)
+            raise
+        _raise_first(checks)
+        digest, size = writer.commit()
+    # What was not copied: the zip's own headers, and what this layer has in another form.
+    copied = sum(item.source.packed for item in placed if isinstance(item.source, Member))
+    advance(max(sum(wheel.size for wheel in layer.wheels) - copied, 0))
+    return LayerRecord(
+        digest=digest, diff_id=diff_id, size=size, unpacked=unpacked, media_type=archive.MEDIA_TYPE
+    )
+
+
+def check_collisions(wheels: Mapping[str, Path]) -> None:
+    """Refuse wheels that write different things to one path, by their zip directories alone.
+
+    Args:
+        wheels: file name and file of every wheel of an image, in the order of the layers.
+
+    Raises:
+        BuildError: names both wheels and the path, for every such pair.
+
+    """
+    # Which Python it is for changes nothing: all wheels go to the same one.
+    environment = Environment(venv="/venv", python="3")
+    merge(
+        [placement.place(read_wheel(file, path), environment) for file, path in wheels.items()], environment
+    )
+
+
+def merge(wheels: Sequence[Sequence[Placed]], environment: Environment) -> tuple[Placed, ...]:
+    """Put the files of several wheels together, sorted by path; what is the same in two counts once.
+
+    pip lets the later wheel win silently, and the earlier one is broken from then on; here only files that
+    nobody imports may differ.
+
+    Raises:
+        BuildError: for every path that two wheels fill differently, or that is a file in one and a folder
+            in another.
+
+    """
+    merged: dict[str, Placed] = {}
+    problems: list[Problem] = []
+    for item in (item for wheel in wheels for item in wheel):
+        other = merged.get(item.path)
+        if other is not None and not _same(other, item) and not _is_junk(item.path, environment):
+            problems.append(_collision(other, item, "both write", "with different content"))
+        merged[item.path] = item
+    for item in merged.values():
+        for folder in archive.parents(item.path):
+            if folder in merged:
+                problems.append(_collision(merged[folder], item, "disagree on", "a file in the first only"))
+                break
+    if problems:
+        raise BuildError.of(problems)
+    return tuple(merged[path] for path in sorted(merged))
+
+
+def _write(
+    wheels: Sequence[WheelFile], placed: Sequence[Placed], environment: Environment, splice: Splice
+) -> None:
+    with ExitStack() as files:
+        descriptors = {wheel.file: files.enter_context(opened(wheel.file, wheel.path)) for wheel in wheels}
+        for path, mode in _folders(placed, environment):
+            splice.raw(archive.directory(path, mode))
+        for item in placed:
+            splice.raw(archive.regular(item.path, item.mode, item.size))
+            if isinstance(item.source, bytes):
+                splice.raw(item.source)
+            else:
+                splice.member(item.source, item.digest, descriptors[item.wheel])
+            splice.raw(archive.padding(item.size))
+        splice.raw(archive.TAR_END)
+
+
+def _same(one: Placed, other: Placed) -> bool:
+    if isinstance(one.source, Member) and isinstance(other.source, Member):
+        # Not by RECORD: the two may use different hashes.
+        return (one.source.size, one.source.crc) == (other.source.size, other.source.crc)
+    return (one.size, one.digest) == (other.size, other.digest)
+
+
+def _is_junk(path: str, environment: Environment) -> bool:
+    inside = path.removeprefix(f"{environment.site_packages}/")
+    return inside != path and _JUNK.fullmatch(inside) is not None
+
+
+def _collision(one: Placed, other: Placed, verb: str, how: str) -> Problem:
+    wheels = one.wheel if one.wheel == other.wheel else f"{one.wheel} and {other.wheel}"
+    return Problem(
+        message=f"{verb} `/{one.path}`, {how}",
+        where=wheels,
+        hint="leave one of them out of the recipe, or take versions of them that agree",
+    )
+
+
+def _check_bytes(wheel: Wheel, path: Path) -> None:
+    with opened(wheel.file, path) as descriptor, open(descriptor, "rb", closefd=False) as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wheel.sha256:
+        raise BuildError(
+            f"is not the locked file: its sha256 is {found}, and not {wheel.sha256}",
+            where=wheel.file,
+            hint="run: imagebuilder cache verify --remove",
+        )
+
+
+def _raise_first(checks: Iterable[Future[None]]) -> None:
+    for check in checks:
+        check.result()
+
+
+def _folders(placed: Iterable[Placed], environment: Environment) -> Iterator[tuple[str, int]]:
+    """Name every folder above the files with its mode, parents first: none is left to be guessed."""
+    names = {folder for item in placed for folder in archive.parents(item.path)}
+    for name in sorted(names):
+        # The venv is writable for its group, which is the image's user's: pip works inside.
+        inside = name == environment.root or name.startswith(f"{environment.root}/")
+        yield name, 0o775 if inside else 0o755
