@@ -15,26 +15,31 @@ from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from imagebuilder import yamlfile
-from imagebuilder.errors import InputError, Problem
+from imagebuilder.errors import InputError
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
+# What packaging takes for a version, less the spaces around it and the `v` before it.
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]*")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PYTHON = re.compile(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?")
 _SUITE = re.compile(r"(debian|ubuntu):([a-z]+)")
 _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
+# The first port on which others than root may listen.
+_FIRST_FREE_PORT = 1024
+
 # Variables that the image owns: setting them in a recipe would break ssh, mpirun or the venv, or put a
 # secret into the config for everyone to read.
-_RESERVED_ENV = frozenset({"HOME", "USER", "SHELL", "HOSTNAME", "PWD", "VIRTUAL_ENV", "LD_PRELOAD"})
+_RESERVED_ENV = frozenset({"PATH", "HOME", "USER", "SHELL", "HOSTNAME", "PWD", "VIRTUAL_ENV", "LD_PRELOAD"})
 _SECRET_ENV = re.compile(r"(?i)(passw|secret|token|api_?key|credential)")
 
 
 def _must_match(pattern: re.Pattern[str], what: str, hint: str) -> AfterValidator:
     def check(value: str) -> str:
         if not pattern.fullmatch(value):
-            raise ValueError(f"`{yamlfile.printable(value)}` is not {what}; {hint}")
+            raise yamlfile.Invalid(f"`{yamlfile.printable(value)}` is not {what}", hint)
         return value
 
     return AfterValidator(check)
@@ -43,11 +48,14 @@ def _must_match(pattern: re.Pattern[str], what: str, hint: str) -> AfterValidato
 def _pin(value: str) -> str:
     try:
         Version(value)
+        plain = bool(_VERSION.fullmatch(value))
     except InvalidVersion:
-        raise ValueError(
-            f"`{yamlfile.printable(value)}` is not a version; "
-            'give digits and dots, as in "12.8"; a range does not belong into a pin'
-        ) from None
+        plain = False
+    if not plain:
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` is not a version",
+            'give digits and dots, as in "12.8"; a range does not belong into a pin',
+        )
     return value
 
 
@@ -55,28 +63,29 @@ def _requirement(value: str) -> str:
     try:
         parsed = Requirement(value)
     except InvalidRequirement:
-        raise ValueError(
-            f'`{yamlfile.printable(value)}` is not a requirement; write it as in "mpi4py==4.1.1"'
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` is not a requirement", 'write it as in "mpi4py==4.1.1"'
         ) from None
     if parsed.url:
-        raise ValueError(
-            f"`{parsed.name}` is asked for by URL; name a version: a lock holds bytes, not places "
-            "(a wheel of your own goes into a wheel folder, see docs/how-to/site.md)"
+        raise yamlfile.Invalid(
+            f"`{parsed.name}` is asked for by URL",
+            "name a version: a lock holds bytes, not places "
+            "(a wheel of your own goes into a wheel folder, see docs/how-to/site.md)",
         )
     return value
 
 
 def _text(value: str) -> str:
     if not value.isprintable():
-        raise ValueError("holds control characters; keep it on one line of printable text")
+        raise yamlfile.Invalid("holds control characters", "keep it on one line of printable text")
     return value
 
 
 def _base(value: str) -> str:
     if not _SUITE.fullmatch(value):
-        raise ValueError(
-            f"`{yamlfile.printable(value)}` is not a base; "
-            'write "debian:trixie" (a distribution and its suite)'
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` is not a base",
+            'write "debian:trixie" (a distribution and its suite)',
         )
     return value
 
@@ -198,97 +207,89 @@ def load(path: Path, components: frozenset[str]) -> Recipe:
     """
     document = yamlfile.read(path)
     if not isinstance(document.data, dict) or not document.data:
-        raise InputError(
-            "a recipe is a mapping of keys", where=f"{path}:1", hint="`imagebuilder init` writes one"
-        )
-    problems: list[Problem] = []
-    recipe: Recipe | None = None
-    try:
-        recipe = yamlfile.validate(document, Recipe, _RENAMES)
-    except InputError as error:
-        problems.extend(error.problems)
+        message = "is empty" if document.data == {} else "is not a mapping of keys"
+        raise InputError(message, where=document.where(()), hint="`imagebuilder init` writes a recipe")
     # What no model can say is checked on the raw data, so that it is reported together with the rest.
-    problems.extend(_cross_checks(document, components))
-    if problems or recipe is None:
-        raise InputError.of(problems)
-    return recipe
+    return yamlfile.validate(document, Recipe, _RENAMES, also=_cross_checks(document, components))
 
 
-def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> Iterator[Problem]:
+def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.Found]:
     yield from _pin_problems(document, components)
     yield from _repeated(document)
     yield from _env_problems(document)
     for name in _mapping(document, "labels"):
         if not _LABEL.fullmatch(name) or name.startswith(("org.imagebuilder.", "org.opencontainers.")):
-            yield Problem(
-                message=f"`{name}` cannot be a label here",
-                where=document.where(("labels", name)),
-                hint="use a reverse domain of your own, in lower case",
+            yield document.problem(
+                ("labels", name),
+                f"`{name}` cannot be a label here",
+                "use a reverse domain of your own, in lower case",
             )
     ssh = _mapping(document, "ssh")
-    port = ssh.get("port", 22)
-    if ssh.get("user", "root") != "root" and isinstance(port, int) and port < 1024:
-        yield Problem(
-            message=f"user `{yamlfile.printable(str(ssh['user']))}` cannot listen on port {port}",
-            where=document.where(("ssh", "port")),
-            hint="ports under 1024 need root; add `port: 2222`",
+    user, port = ssh.get("user", "root"), ssh.get("port", 22)
+    if isinstance(user, str) and user != "root" and isinstance(port, int) and 0 < port < _FIRST_FREE_PORT:
+        yield document.problem(
+            ("ssh", "port"),
+            f"user `{yamlfile.printable(user)}` cannot listen on port {port}",
+            "ports under 1024 need root; write `port: 2222`",
         )
 
 
-def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> Iterator[Problem]:
+def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.Found]:
     pins = _mapping(document, "pins")
     for name in pins:
-        where = document.where(("pins", name))
         if name == "python":
-            yield Problem(
-                message="python is not among the pins", where=where, hint="it has a key of its own: `python:`"
+            yield document.problem(
+                ("pins", name), "python is not among the pins", "it has a key of its own: `python:`"
             )
         elif name not in components:
-            known = f"components: {', '.join(sorted(components))}; anything else goes under `pip:` or `apt:`"
-            yield Problem(
-                message=f"`{name}` is not a component that can be pinned",
-                where=where,
-                hint=yamlfile.nearest(name, components) or known,
+            names = ", ".join(sorted(components - {"python"}))
+            known = f"components: {names}; anything else goes under `pip:` or `apt:`"
+            yield document.problem(
+                ("pins", name),
+                f"`{name}` is not a component that can be pinned",
+                yamlfile.nearest(name, components) or known,
             )
     for i, name in enumerate(_sequence(document, "override")):
-        if name not in pins:
-            yield Problem(
-                message=f"`{yamlfile.printable(str(name))}` is overridden but not pinned",
-                where=document.where(("override", i)),
-                hint="add it under `pins:`, or drop it here",
+        if isinstance(name, str) and name not in pins:
+            yield document.problem(
+                ("override", i),
+                f"`{yamlfile.printable(name)}` is overridden but not pinned",
+                "add it under `pins:`, or drop it here",
             )
 
 
-def _repeated(document: yamlfile.Document) -> Iterator[Problem]:
+def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
     for key in ("apt", "pip", "override"):
         seen: dict[str, int] = {}
         for i, item in enumerate(_sequence(document, key)):
-            word = re.split(r"[=<>!~\[; ]", str(item), maxsplit=1)[0].lower()
+            if not isinstance(item, str):
+                continue
+            word = re.split(r"[=<>!~\[; ]", item.strip(), maxsplit=1)[0].lower()
             word = canonicalize_name(word) if key == "pip" else word
             if word in seen:
-                yield Problem(
-                    message=f"`{yamlfile.printable(word)}` is listed twice (also {key}[{seen[word]}])",
-                    where=document.where((key, i)),
-                    hint="keep one of the two",
+                yield document.problem(
+                    (key, i),
+                    f"`{yamlfile.printable(word)}` is listed twice (also {key}[{seen[word]}])",
+                    "keep one of the two",
                 )
             seen.setdefault(word, i)
 
 
-def _env_problems(document: yamlfile.Document) -> Iterator[Problem]:
+def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
     for name in _mapping(document, "env"):
-        where = document.where(("env", name))
-        if not _ENV_NAME.fullmatch(name) or name in _RESERVED_ENV:
-            yield Problem(
-                message=f"`{name}` cannot be set here",
-                where=where,
-                hint="a name has letters, digits and `_`, and these belong to the image: "
-                + ", ".join(sorted(_RESERVED_ENV)),
+        if not _ENV_NAME.fullmatch(name):
+            yield document.problem(
+                ("env", name), f"`{name}` is not a variable's name", "use letters, digits and `_`"
+            )
+        elif name in _RESERVED_ENV:
+            yield document.problem(
+                ("env", name), f"`{name}` belongs to the image", "leave it out of the recipe"
             )
         elif _SECRET_ENV.search(name):
-            yield Problem(
-                message=f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
-                where=where,
-                hint="give it to the container when it starts",
+            yield document.problem(
+                ("env", name),
+                f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
+                "give it to the container when it starts",
             )
 
 
@@ -300,6 +301,11 @@ def _mapping(document: yamlfile.Document, key: str) -> dict[str, Any]:
 def _sequence(document: yamlfile.Document, key: str) -> tuple[Any, ...]:
     value = document.data.get(key)
     return value if isinstance(value, tuple) else ()
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a text could be the name of a recipe."""
+    return _NAME.fullmatch(text) is not None
 
 
 def schema() -> dict[str, Any]:

@@ -178,9 +178,11 @@ def _url(value: str) -> str:
     except ValueError:
         valid = False
     if not valid and not (parts.scheme == "file" and parts.path.startswith("/")):
-        raise ValueError(f"`{redact(yamlfile.printable(value))}` is not a URL; write https://host/path")
+        raise yamlfile.Invalid(
+            f"`{redact(yamlfile.printable(value))}` is not a URL", "write https://host/path"
+        )
     if any(char.isspace() or not char.isprintable() for char in value):
-        raise ValueError("holds white space or control characters; write them as %20 and the like")
+        raise yamlfile.Invalid("holds white space or control characters", "write them as %20 and the like")
     return value
 
 
@@ -188,16 +190,16 @@ def _folder(value: str) -> str:
     if "://" in value:
         return _url(value)
     if not value or not value.isprintable() or "," in value:
-        raise ValueError("is not the path of a folder; write /path/to/wheels")
+        raise yamlfile.Invalid("is not the path of a folder", "write /path/to/wheels")
     return value
 
 
 def _apt_options(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if not _APT_NAME.fullmatch(name) or not text.isprintable() or '"' in text:
-            raise ValueError(
-                f"`{yamlfile.printable(name)}` is not an option that counts here; "
-                'give those that begin with Acquire::, as in Acquire::Retries: "3"'
+            raise yamlfile.Invalid(
+                f"`{yamlfile.printable(name)}` is not an option that counts here",
+                'give those that begin with Acquire::, as in Acquire::Retries: "3"',
             )
     return value
 

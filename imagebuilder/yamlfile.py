@@ -1,45 +1,83 @@
 """YAML that knows where each value stands: strict loading with `file:line: key.path` for every problem.
 
-Refused besides broken syntax: duplicate keys, aliases (a small file can expand to gigabytes), floats and
-other implicit types where a version is meant (`1.10` would read as 1.1), several documents, and files
-over a megabyte.
+Refused besides broken syntax: duplicate and merged keys, tags, aliases (a small file can expand to
+gigabytes), floats and other implicit types where a version is meant (`1.10` would read as 1.1), several
+documents, and files over a megabyte. What leaves the rest of the file readable is kept in the document,
+so that `validate` reports it together with what the model finds.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from imagebuilder.errors import InputError, Problem
+from imagebuilder.errors import ImagebuilderError, InputError, Problem
 
 _LIMIT = 1_000_000
 _DEPTH = 32
+_LONGEST = 200  # characters of a value in a message
+_SHOWN = 50  # problems of one file; nobody reads more, and a hostile file can hold any number
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _Model = TypeVar("_Model", bound=BaseModel)
 _Path = tuple[str | int, ...]
 
 
+class Found(NamedTuple):
+    """A problem, the key path that it is about, and its line."""
+
+    path: _Path
+    line: int
+    problem: Problem
+
+
+class Invalid(ValueError):
+    """What a model's validator raises about a value: the message, and the way out as a hint of its own."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A parsed file: plain data, and the line (from 1) of every key path in it."""
+    """A parsed file.
+
+    Attributes:
+        file: its name, for messages.
+        data: mappings as dict, sequences as tuple, and str, int, bool or None.
+        lines: the line (from 1) of every key path.
+        problems: what is wrong with the YAML itself, by key path; `validate` raises these with its own.
+
+    """
 
     file: str
     data: Any
-    lines: dict[_Path, int] = field(default_factory=dict)
+    lines: Mapping[_Path, int] = field(default_factory=dict)
+    problems: tuple[Found, ...] = ()
 
     def where(self, path: Sequence[str | int]) -> str:
         """Name a place as `file:line: key.path`; a path that is not in the file gets its parent's line."""
+        dotted = dotted_path(path)
+        place = f"{self.file}:{self.line(path)}"
+        return f"{place}: {dotted}" if dotted else place
+
+    def problem(self, path: Sequence[str | int], message: str, hint: str) -> Found:
+        """Say that something is wrong at a key path."""
+        problem = Problem(message=message, where=self.where(path), hint=hint)
+        return Found(path=tuple(path), line=self.line(path), problem=problem)
+
+    def line(self, path: Sequence[str | int]) -> int:
+        """Tell the line of a key path, or of the nearest one above it that is in the file."""
         known = tuple(path)
         while known and known not in self.lines:
             known = known[:-1]
-        dotted = dotted_path(path)
-        place = f"{self.file}:{self.lines.get(known, 1)}"
-        return f"{place}: {dotted}" if dotted else place
+        return self.lines.get(known, 1)
 
 
 def dotted_path(path: Iterable[str | int]) -> str:
@@ -54,16 +92,17 @@ def read(path: Path) -> Document:
     """Load one YAML file.
 
     Raises:
-        InputError: it cannot be read, or is not the strict YAML described above; every problem at once.
+        InputError: it cannot be read, or not even its structure can be made out.
 
     """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(_LIMIT + 1)
     except OSError as error:
         raise InputError(
-            f"cannot be read: {error.strerror}", where=str(path), hint="check the path"
+            f"cannot be read: {error.strerror}", where=printable(str(path)), hint="check the path"
         ) from error
-    return parse(raw, str(path))
+    return parse(raw, printable(str(path)))
 
 
 def parse(raw: bytes, file: str) -> Document:
@@ -73,60 +112,77 @@ def parse(raw: bytes, file: str) -> Document:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 (byte {error.start})", where=file, hint="save it as UTF-8") from error
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError("is not UTF-8", where=f"{file}:{line}", hint="save it as UTF-8") from error
     try:
-        loader = yaml.SafeLoader(text)
-        try:
-            node = _single_node(loader, file)
-            problems: list[Problem] = []
-            lines: dict[_Path, int] = {}
-            data = _build(node, (), file, lines, problems) if node is not None else {}
-        finally:
-            loader.dispose()
+        return _Reader(text, file).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
         raise InputError(
-            f"is not valid YAML: {error.problem or error.context}",
+            f"is not valid YAML: {printable(str(error.problem or error.context))}",
+            where=f"{file}:{mark.line + 1 if mark else 1}",
+            hint="indent with spaces; a value that holds `: `, `#` or a leading `*`, `&`, `@` needs quotes",
+        ) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(
+            f"holds the control character U+{ord(text[error.position]):04X}",
             where=f"{file}:{line}",
-            hint="a value with `:` or `#` in it needs quotes; indent with spaces",
+            hint="remove it",
         ) from error
-    except yaml.YAMLError as error:
-        raise InputError(
-            f"is not valid YAML: {printable(str(error).splitlines()[0])}",
-            where=file,
-            hint="remove control characters",
-        ) from error
-    except RecursionError as error:
-        raise InputError("is nested too deeply", where=file, hint=f"use {_DEPTH} levels at most") from error
-    if problems:
-        raise InputError.of(problems)
-    return Document(file=file, data=data, lines=lines)
 
 
 def printable(text: str) -> str:
-    """Make text safe to show: a message must not carry terminal escapes from somebody's file."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    """Make text safe to show: no terminal escapes from somebody's file, and not a whole file in a message."""
+    return _escape(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
 
 
-def validate(document: Document, model: type[_Model], renames: dict[str, str] | None = None) -> _Model:
-    """Check a document against a model, and report every problem with its line.
+def validate(
+    document: Document,
+    model: type[_Model],
+    renames: Mapping[str, str] | None = None,
+    also: Iterable[Found] = (),
+) -> _Model:
+    """Check a document against a model.
 
     Args:
         document: what `read` gave.
         model: the pydantic model to make.
-        renames: well-meant wrong keys and the right one, for suggestions that spelling alone cannot find.
+        renames: well-meant wrong keys at the top and the right one, for suggestions that spelling alone
+            cannot find.
+        also: problems found by other checks, to be reported together with the model's.
 
     Raises:
-        InputError: all problems at once.
+        InputError: all problems at once, in the order of the file, each with its line.
 
     """
     try:
-        return model.model_validate(document.data)
+        made = model.model_validate(document.data)
+        items = []
     except ValidationError as error:
-        raise InputError.of(
-            [_explain(item, document, model, renames or {}) for item in error.errors()]
-        ) from None
+        items = error.errors()
+    # `port: 1.5` is no number in need of quotes: what the model wants there is the better message. Where it
+    # wants text, how the value was written is the whole problem.
+    mistyped = {item["loc"] for item in items if item["type"] in _WANTED}
+    written = [found for found in document.problems if found.path not in mistyped]
+    said = {found.path for found in written}
+    modelled = [
+        document.problem(item["loc"], *_explain(item, model, renames or {}))
+        for item in items
+        if item["loc"] not in said
+    ]
+    problems = [*written, *modelled, *also]
+    if problems:
+        raise _joined(document, problems)
+    return made
+
+
+def _joined(document: Document, problems: Iterable[Found]) -> ImagebuilderError:
+    ranked = [found.problem for found in sorted(problems, key=lambda found: found.line)]
+    if len(ranked) > _SHOWN:
+        more = f"{len(ranked) - _SHOWN} more problems"
+        ranked = [*ranked[:_SHOWN], Problem(message=more, where=document.file, hint="mend these first")]
+    return InputError.of(ranked)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -135,131 +191,170 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"perhaps you meant `{matches[0]}`" if matches else ""
 
 
-def _single_node(loader: yaml.SafeLoader, file: str) -> yaml.Node | None:
-    # get_single_node resolves aliases by sharing nodes: look at the events first, so that none gets in.
-    if loader.check_event(yaml.StreamStartEvent):
-        loader.get_event()
-    if loader.check_event(yaml.StreamEndEvent):
-        return None
-    loader.compose_node = _without_aliases(loader)  # type: ignore[method-assign]
-    node: yaml.Node = loader.compose_document()  # type: ignore[assignment]
-    if not loader.check_event(yaml.StreamEndEvent):
-        mark = loader.peek_event().start_mark
-        raise InputError(
-            "holds more than one YAML document", where=f"{file}:{mark.line + 1}", hint="split the file"
-        )
-    return node
+def _escape(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _without_aliases(loader: yaml.SafeLoader) -> Any:
-    compose = loader.compose_node
-    depth = 0
+class _Reader:
+    """One file on its way from text to a document."""
 
-    def compose_node(parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        nonlocal depth
-        mark = loader.peek_event().start_mark
-        if loader.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="aliases (*name) are not accepted", problem_mark=mark)
-        if depth > _DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"nested deeper than {_DEPTH} levels", problem_mark=mark)
-        depth += 1
+    def __init__(self, text: str, file: str) -> None:
+        self._file = file
+        self._lines: dict[_Path, int] = {}
+        self._problems: list[Found] = []
+        self._depth = 0
+        self._loader = yaml.SafeLoader(text)
+        # PyYAML's composer shares the nodes of aliases, and forgets which tags were written out: look at
+        # each event before it does.
+        self._compose = self._loader.compose_node
+        self._loader.compose_node = self._compose_node  # type: ignore[method-assign]
+
+    def document(self) -> Document:
         try:
-            return compose(parent, index)
+            node = self._single_node()
+            data = self._build(node, ()) if node is not None else {}
         finally:
-            depth -= 1
+            self._loader.dispose()
+        return Document(file=self._file, data=data, lines=self._lines, problems=tuple(self._problems))
 
-    return compose_node
+    def _single_node(self) -> yaml.Node | None:
+        loader = self._loader
+        loader.get_event()  # type: ignore[no-untyped-call]  # the stream's start
+        if loader.check_event(yaml.StreamEndEvent):
+            return None
+        node: yaml.Node = loader.compose_document()  # type: ignore[assignment]
+        if not loader.check_event(yaml.StreamEndEvent):
+            raise self._fatal(self._next(), "holds more than one YAML document", "split the file")
+        return node
 
+    def _compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self._next()
+        if isinstance(event, yaml.AliasEvent):
+            raise self._fatal(event, "aliases (`*name`) are not accepted", "write the value out")
+        if self._depth >= _DEPTH:
+            raise self._fatal(event, f"is nested deeper than {_DEPTH} levels", "is this the right file?")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise self._fatal(event, f"the tag `{printable(tag)}` is not accepted", "write plain YAML")
+        self._depth += 1
+        try:
+            return self._compose(parent, index)
+        finally:
+            self._depth -= 1
 
-def _build(node: yaml.Node, path: _Path, file: str, lines: dict[_Path, int], problems: list[Problem]) -> Any:
-    lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
+    def _build(self, node: yaml.Node, path: _Path) -> Any:
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            # Tuples: every value of ours is frozen, and strict models take nothing else.
+            return tuple(self._build(item, (*path, i)) for i, item in enumerate(node.value))
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: _Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
-                problems.append(Problem(message="a key must be a plain word", where=f"{file}:{line}"))
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._note(path, line, "a key must be a plain word", "write each key and its value out")
                 continue
-            key = printable(key_node.value)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                self._note(
+                    path, line, "merged keys (`<<`) are not accepted", "write each key and its value out"
+                )
+                continue
+            key = _escape(key_node.value)
             place = (*path, key)
             if key in data:
-                problems.append(
-                    Problem(
-                        message=f"the key `{key}` is given twice (first on line {lines[place]})",
-                        where=f"{file}:{line}: {dotted_path(place)}",
-                        hint="keep one of the two",
-                    )
+                first = self._lines[place]
+                self._note(
+                    place, line, f"`{key}` is given twice (first on line {first})", "keep one of the two"
                 )
                 continue
-            lines[place] = line
-            data[key] = _build(value_node, place, file, lines, problems)
+            self._lines[place] = line
+            data[key] = self._build(value_node, place)
         return data
-    if isinstance(node, yaml.SequenceNode):
-        # Tuples: every value of ours is frozen, and strict models take nothing else.
-        return tuple(_build(item, (*path, i), file, lines, problems) for i, item in enumerate(node.value))
-    return _scalar(cast("yaml.ScalarNode", node), path, file, problems)  # the only kind left
 
-
-def _scalar(node: yaml.ScalarNode, path: _Path, file: str, problems: list[Problem]) -> Any:
-    match node.tag:
-        case "tag:yaml.org,2002:str":
-            return node.value
-        case "tag:yaml.org,2002:null":
-            return None
-        case "tag:yaml.org,2002:bool":
-            return node.value.lower() in {"true", "yes", "on"}
-        case "tag:yaml.org,2002:int" if node.value.isascii() and node.value.isdigit():
-            if len(node.value) < 16 and (node.value == "0" or not node.value.startswith("0")):
-                return int(node.value)
-        case "tag:yaml.org,2002:float" | "tag:yaml.org,2002:timestamp" | "tag:yaml.org,2002:int":
-            pass
-        case _:
-            problems.append(
-                Problem(
-                    message=f"the tag `{printable(node.tag)}` is not accepted",
-                    where=f"{file}:{node.start_mark.line + 1}: {dotted_path(path)}",
-                    hint="write plain YAML",
+    def _scalar(self, node: yaml.Node, path: _Path) -> str | int | bool | None:
+        text = str(node.value)
+        match node.tag.removeprefix("tag:yaml.org,2002:"):
+            case "null":
+                return None
+            case "bool":
+                return _BOOLEANS[text.lower()]
+            case "int" if text.isascii() and text.isdigit() and text == str(int(text[:16])):
+                return int(text)
+            case "int" | "float" | "timestamp":
+                shown = printable(text)
+                self._note(
+                    path,
+                    node.start_mark.line + 1,
+                    f"`{shown}` would be read as a number or a date",
+                    f'put it in quotes: "{shown}"',
                 )
-            )
-            return None
-    problems.append(
-        Problem(
-            message=f"`{printable(node.value)}` would be read as a number or date",
-            where=f"{file}:{node.start_mark.line + 1}: {dotted_path(path)}",
-            hint=f'put it in quotes: "{printable(node.value)}"',
-        )
-    )
-    return None
+        return text
+
+    def _note(self, path: _Path, line: int, message: str, hint: str) -> None:
+        dotted = dotted_path(path)
+        where = f"{self._file}:{line}" + (f": {dotted}" if dotted else "")
+        problem = Problem(message=message, where=where, hint=hint)
+        self._problems.append(Found(path=path, line=line, problem=problem))
+
+    def _next(self) -> yaml.Event:
+        event: yaml.Event = self._loader.peek_event()  # type: ignore[no-untyped-call]
+        return event
+
+    def _fatal(self, event: yaml.Event, message: str, hint: str) -> InputError:
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        return InputError(message, where=f"{self._file}:{line}", hint=hint)
 
 
-def _explain(item: Any, document: Document, model: type[BaseModel], renames: dict[str, str]) -> Problem:
-    path = tuple(step for step in item["loc"] if not str(step).startswith("function-"))
-    where = document.where(path)
+# What a model wants, by the type of pydantic's complaint.
+_WANTED = {
+    "int_type": ("must be a whole number", "write digits, without quotes"),
+    "bool_type": ("must be true or false", "write one of the two, without quotes"),
+    "dict_type": ("must be a mapping", "write `key: value` lines below it"),
+    "model_type": ("must be a mapping", "write `key: value` lines below it"),
+    "tuple_type": ("must be a list", "write `- item` lines below it, or [one, two]"),
+}
+
+
+def _explain(item: Any, model: type[BaseModel], renames: Mapping[str, str]) -> tuple[str, str]:
+    """Put one of pydantic's complaints into our words: message and hint."""
+    path, value = item["loc"], item["input"]
     match item["type"]:
         case "extra_forbidden":
-            key = str(path[-1])
-            known = _fields(model, path[:-1])
-            hint = f"use `{renames[key]}`" if key in renames else nearest(key, known)
-            return Problem(
-                message=f"`{printable(key)}` is not a known key",
-                where=where,
-                hint=hint or f"known here: {', '.join(sorted(known))}",
-            )
+            key, known = str(path[-1]), _fields(model, path[:-1])
+            rename = renames.get(key, "") if len(path) == 1 else ""
+            hint = f"use `{rename}`" if rename else nearest(key, known)
+            answer = f"`{key}` is not a known key", hint or f"known here: {', '.join(sorted(known))}"
         case "missing":
-            return Problem(message=f"`{path[-1]}` is missing", where=where, hint=f"add `{path[-1]}:`")
-        case "string_type" if isinstance(item["input"], int):
-            return Problem(
-                message="must be text, not a number", where=where, hint=f'put it in quotes: "{item["input"]}"'
-            )
-        case "string_type" if item["input"] is None:
-            return Problem(
-                message="must not be empty", where=where, hint="give a value, or leave the key out"
-            )
-        case "value_error":
-            message, _, hint = str(item["ctx"]["error"]).partition("; ")
-            return Problem(message=message, where=where, hint=hint)
+            answer = f"`{path[-1]}` is missing", f"add `{path[-1]}:`"
+        case _ if value is None:
+            answer = "must not be empty", "give a value, or leave the key out"
+        case kind if kind in _WANTED:
+            answer = _WANTED[kind]
+        case "string_type":
+            answer = _not_text(value)
+        case "greater_than_equal":
+            answer = f"must be at least {item['ctx']['ge']}", "write a larger number"
+        case "less_than_equal":
+            answer = f"must be at most {item['ctx']['le']}", "write a smaller number"
+        case "value_error" if isinstance(item["ctx"]["error"], Invalid):
+            answer = str(item["ctx"]["error"]), item["ctx"]["error"].hint
         case _:
-            return Problem(message=str(item["msg"]).lower(), where=where)
+            message = str(item["msg"])
+            answer = message[:1].lower() + message[1:], "docs/reference says what may stand here"
+    return answer
+
+
+def _not_text(value: object) -> tuple[str, str]:
+    if isinstance(value, bool):
+        return "must be text, not true or false", "put it in quotes"
+    if isinstance(value, int):
+        return "must be text, not a number", f'put it in quotes: "{value}"'
+    found = "a mapping" if isinstance(value, dict) else "a list"
+    return f"must be text, not {found}", "write one word, or a text in quotes"
 
 
 def _fields(model: type[BaseModel], path: Sequence[str | int]) -> set[str]:

@@ -1,0 +1,71 @@
+# Two commands do all of the set-up on a fresh Debian machine, and then the work:
+#
+#   make image   build the main recipe, put it into the local engine, prove it with two containers
+#   make test    style, types, unit tests and integration tests
+#
+# Both may be run again: what is in place is left alone. RECIPE=recipes/x.yaml builds another recipe,
+# PYTHON=python3.12 takes another Python for .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+RECIPE ?= recipes/cuda12-torch.yaml
+BIN := .venv/bin
+
+.PHONY: help image test lint unit integration bench soak docs host clean
+
+help:
+	@sed -n '3,4s/^# *//p' Makefile
+	@echo "also: make lint, unit, integration, bench, soak, docs, clean"
+
+image: $(BIN)/.ready host
+	$(BIN)/imagebuilder build $(RECIPE) --load
+	$(BIN)/imagebuilder smoke-test $(RECIPE)
+	@echo
+	@echo "Proven. To push it: $(BIN)/imagebuilder push $(RECIPE) REGISTRY/NAME"
+
+# One run of pytest, so that its last line counts every test; the quick ones come first.
+test: lint host
+	$(BIN)/pytest tests/unit tests/integration
+
+lint: $(BIN)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(BIN)/.ready
+	$(BIN)/pytest tests/unit
+
+integration: $(BIN)/.ready host
+	$(BIN)/pytest tests/integration
+
+# Side by side with a plain Dockerfile, printed as ratios.
+bench: $(BIN)/.ready host
+	$(BIN)/python -m bench
+
+# The integration tests again and again, until one fails: what is flaky or leaks shows.
+SOAK_ROUNDS ?= 5
+soak: $(BIN)/.ready host
+	for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
+
+# What is generated from the code: docs/reference, recipes/recipe.schema.json.
+docs: $(BIN)/.ready
+	$(BIN)/python bin/generate_docs.py
+
+$(BIN)/.ready: pyproject.toml scripts/make-venv
+	scripts/make-venv $(PYTHON)
+	@touch $@
+
+# The engine, the registry and the tools that the embedded engine runs.
+host:
+	scripts/install-host-packages
+	scripts/services start
+
+# The store is kept: `imagebuilder cache prune` empties it.
+clean:
+	if [ -x scripts/services ]; then scripts/services stop; fi
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+	find imagebuilder tests bench bin -name __pycache__ -prune -exec rm -rf {} +

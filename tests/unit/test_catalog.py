@@ -1,0 +1,105 @@
+"""The catalog's files, and how a recipe's components are chosen from them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import types
+from pathlib import Path
+
+import pytest
+
+from imagebuilder import catalog
+from imagebuilder.errors import ConflictError, InputError
+from imagebuilder.recipe import Recipe
+
+FOLDER = Path(catalog.__file__).parent
+COMPONENTS = sorted(catalog.load().values(), key=lambda component: component.name)
+
+
+def recipe(**pins: str) -> Recipe:
+    return Recipe.model_validate({"name": "x", "base": "debian:trixie", "python": "3.13", "pins": pins})
+
+
+def chosen(**pins: str) -> dict[str, catalog.Part]:
+    return {part.component.name: part for part in catalog.parts(recipe(**pins))}
+
+
+def test_names_are_those_of_the_files() -> None:
+    assert catalog.names() == {component.name for component in COMPONENTS}
+    assert catalog.names() == {path.stem for path in FOLDER.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.name)
+def test_a_component_is_complete(component: catalog.Component) -> None:
+    assert component.summary
+    assert component.providers
+    assert set(component.needs) <= catalog.names()
+    for provider in component.providers:
+        assert provider.wheel or provider.wheels or provider.apt
+        assert set(provider.when) <= catalog.names()
+    assert all(path.startswith("/") for link in component.links.items() for path in link)
+    assert component.probe is not None, "every component says how to see which version is loaded"
+    assert component.probe.command
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.name)
+def test_only_known_placeholders_stand_in_a_component(component: catalog.Component) -> None:
+    used = set(re.findall(r"\{([^}]*)\}", component.model_dump_json().replace("{}", "")))
+    assert {name for name in used if re.fullmatch(r"\w+", name)} <= {"version", "major", "minor"}
+
+
+def test_what_is_always_there_needs_no_pin() -> None:
+    assert set(chosen()) == {"python", "ssh"}
+
+
+def test_the_provider_follows_the_other_pin() -> None:
+    assert chosen(cuda="12.8", cudnn="9.10")["cudnn"].provider.wheel == "nvidia-cudnn-cu12"
+    assert chosen(cuda="13.0", cudnn="9.19")["cudnn"].provider.wheel == "nvidia-cudnn-cu13"
+
+
+def test_a_missing_companion_is_named() -> None:
+    with pytest.raises(ConflictError) as caught:
+        chosen(nccl="2.27.5")
+    assert (
+        str(caught.value)
+        == "x: pins.nccl: `nccl` needs `cuda`, which is not pinned\n  -> add `cuda:` under `pins:`"
+    )
+
+
+def test_a_combination_that_nobody_provides_says_which_exist() -> None:
+    with pytest.raises(ConflictError) as caught:
+        chosen(cuda="11.8", cudnn="8.9")
+    assert str(caught.value) == (
+        'x: pins.cuda: nobody provides `cuda` for cuda "11.8"\n  -> it exists for cuda "12", cuda "13"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "pin", "answer"),
+    [
+        ("12.8.90", "12.8", True),
+        ("12.80", "12.8", False),
+        ("12.8", "12.8.90", False),
+        ("2.13.0+cpu", "2.13.0", True),
+        ("9.10.2.21", "9", True),
+    ],
+)
+def test_a_pin_is_a_prefix_of_numbers(version: str, pin: str, *, answer: bool) -> None:
+    assert catalog.matches(version, pin) is answer
+
+
+def test_placeholders_are_filled_and_other_braces_stay() -> None:
+    assert (
+        catalog.fill("{version} {major} {minor} {other} {{major}}", "12.8.90")
+        == "12.8.90 12 12.8 {other} {12}"
+    )
+    assert catalog.fill("gcc-{major}", "14") == "gcc-14"
+
+
+def test_a_wrong_catalog_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(FOLDER / "cuda.yaml", tmp_path)
+    (tmp_path / "broken.yaml").write_text("name: broken\nsumary: x\nproviders: []\n", encoding="utf-8")
+    monkeypatch.setattr(catalog, "resources", types.SimpleNamespace(files=lambda _name: tmp_path))
+    with pytest.raises(InputError, match=r"imagebuilder/catalog/broken\.yaml:2: sumary: .*\n.*`summary`"):
+        catalog.load.__wrapped__()

@@ -1,0 +1,92 @@
+"""Recipes: good ones mean what they say; bad ones, kept as files, are refused with a whole, fixed text."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from imagebuilder import catalog, recipe
+from imagebuilder.errors import InputError
+
+CASES = Path(__file__).parents[1] / "cases" / "recipes"
+BAD = sorted(CASES.glob("*.yaml"))
+SHIPPED = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+
+
+def refusal(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(path.parent)
+    with pytest.raises(InputError) as caught:
+        recipe.load(Path(path.name), catalog.names())
+    return f"{caught.value}\n"
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda path: path.stem)
+def test_a_bad_recipe_is_refused_with_this_text(
+    case: Path, monkeypatch: pytest.MonkeyPatch, *, update_golden: bool
+) -> None:
+    text = refusal(case, monkeypatch)
+    expected = case.with_suffix(".txt")
+    if update_golden:
+        expected.write_text(text, encoding="utf-8")
+    assert text == expected.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda path: path.stem)
+def test_every_refusal_says_what_and_where_and_what_to_do(
+    case: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = refusal(case, monkeypatch).splitlines()
+    for head, hint in zip(lines[::2], lines[1::2], strict=True):
+        assert re.match(rf"{case.stem}\.yaml(:\d+)?: \S", head), head
+        assert re.match(r"  -> \S", hint), hint
+    assert all(line.isprintable() for line in lines)
+
+
+def test_there_is_a_case_for_every_text_and_a_text_for_every_case() -> None:
+    assert {path.stem for path in CASES.glob("*.txt")} == {path.stem for path in BAD}
+
+
+def test_a_file_that_is_not_there_names_its_path(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.yaml: cannot be read: No such file"):
+        recipe.load(tmp_path / "gone.yaml", frozenset())
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_recipe_loads_and_is_named_like_its_file(path: Path) -> None:
+    loaded = recipe.load(path, catalog.names())
+    assert loaded.name == path.stem
+    assert catalog.parts(loaded)
+
+
+def written(folder: Path, text: str) -> recipe.Recipe:
+    path = folder / "x.yaml"
+    path.write_text(text, encoding="utf-8")
+    return recipe.load(path, catalog.names())
+
+
+def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
+    loaded = written(tmp_path, 'name: small\nbase: debian:trixie\npython: "3.13.5"\n')
+    assert (loaded.distribution, loaded.suite, loaded.python_minor) == ("debian", "trixie", "3.13")
+    assert (loaded.ssh.port, loaded.ssh.user) == (22, "root")
+    assert (loaded.pins, loaded.override, loaded.apt, loaded.pip, loaded.env) == ({}, (), (), (), {})
+
+
+def test_the_checksum_is_of_the_meaning_not_of_the_text(tmp_path: Path) -> None:
+    plain = written(tmp_path, 'name: small\nbase: debian:trixie\npython: "3.13"\npins: {gcc: "14"}\n')
+    other = written(
+        tmp_path, "# a comment\npins:\n  gcc: '14'\nbase: debian:trixie\npython: '3.13'\nname: small\n"
+    )
+    changed = written(tmp_path, 'name: small\nbase: debian:trixie\npython: "3.13"\npins: {gcc: "13"}\n')
+    assert plain.checksum() == other.checksum()
+    assert plain.checksum() != changed.checksum()
+
+
+def test_the_schema_knows_every_key_and_refuses_others() -> None:
+    schema = recipe.schema()
+    assert set(schema["properties"]) == set(recipe.Recipe.model_fields)
+    assert schema["additionalProperties"] is False
+    assert all("description" in described for described in schema["properties"].values())
+    json.dumps(schema)
