@@ -1,0 +1,80 @@
+"""What an image holds as plain files of ours: the entrypoint, and the settings of ssh, sshd and login shells.
+
+The files are templates in `rootfs_files/`; docs/explanation/ssh.md describes what they do together. Everything
+of a recipe that goes into one passes a filter that quotes it for the reader of that file.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from imagebuilder.keys import NODE_ALIAS
+from imagebuilder.plan import PATH, VENV, Entry
+from imagebuilder.recipe import Recipe
+
+# Where each template ends up, and its mode.
+_FILES = (
+    ("entrypoint.bash", "/usr/local/bin/imagebuilder-entrypoint", 0o755),
+    ("settings.j2", "/etc/imagebuilder/settings", 0o644),
+    ("sshd_config.j2", "/etc/imagebuilder/sshd_config", 0o644),
+    ("sshd_direct.conf.j2", "/etc/ssh/sshd_config.d/imagebuilder.conf", 0o644),
+    ("ssh_config.j2", "/etc/ssh/ssh_config.d/imagebuilder.conf", 0o644),
+    ("profile.sh.j2", "/etc/profile.d/imagebuilder.sh", 0o644),
+)
+
+
+def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, ...]:
+    """Make the plain files of an image. Pure: reads nothing but this package's own data.
+
+    Args:
+        recipe: whose `ssh` says which user and port the nodes use.
+        environment: all variables of the image, as in its config; login shells get the same.
+
+    """
+    values = {
+        "user": recipe.ssh.user,
+        "home": "/root" if recipe.ssh.user == "root" else f"/home/{recipe.ssh.user}",
+        "port": recipe.ssh.port,
+        "alias": NODE_ALIAS,
+        "state": state_folder(recipe.ssh.user),
+        "environment": sorted(environment.items()),
+        "venv": VENV,
+        "path": PATH,
+    }
+    templates = _templates()
+    files = (
+        Entry(path=path, kind="file", mode=mode, text=templates.get_template(name).render(values))
+        for name, path, mode in _FILES
+    )
+    # sshd's own folder for privilege separation: it has to be there when sshd is started without the entrypoint.
+    return (*files, Entry(path="/run/sshd", kind="dir", mode=0o755))
+
+
+def state_folder(user: str) -> str:
+    """Name the container's private folder of keys and sshd settings, mode 0700, made at start.
+
+    Not in the home folder, which a cluster may share between nodes; and one that ssh_config can name, for ssh
+    in `docker exec` has none of the entrypoint's variables.
+    """
+    return "/run/imagebuilder" if user == "root" else f"/tmp/imagebuilder-{user}"  # noqa: S108 in the image
+
+
+def sshd_quoted(text: str) -> str:
+    r"""Quote one argument for sshd_config, whose reader knows `\\` and `\"` inside of quotes (OpenSSH, misc.c).
+
+    >>> print(sshd_quoted('A=say "hi" $HOME # C:\\'))
+    "A=say \"hi\" $HOME # C:\\"
+    """
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _templates() -> Environment:
+    environment = Environment(  # noqa: S701 no HTML: each value is quoted for its own kind of file
+        loader=PackageLoader("imagebuilder", "rootfs_files"), undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )
+    environment.filters.update(sh=shlex.quote, sshd=sshd_quoted)
+    return environment
