@@ -1,0 +1,248 @@
+"""The image as OCI has it: config and manifest blobs, and the image layout that other tools read.
+
+Formats: image-spec 1.1 (config.md, manifest.md, image-layout.md). Both documents hold nothing but what the
+plan says, so the manifest's digest is a function of the lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from imagebuilder.errors import InputError, StoreError
+from imagebuilder.layers import archive
+from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.store import ImageLayer, ImageRecord, LayerRecord, Store, explained, remove_tree
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+
+_EPOCH = "1970-01-01T00:00:00Z"
+_LAYOUT = {"imageLayoutVersion": "1.0.0"}
+_COPY = 1 << 22
+
+
+def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> ImageRecord:
+    """Make the config and the manifest of an image, and remember it under its name.
+
+    Args:
+        plan: what the image is.
+        layers: its layers as made, in the plan's order.
+        store: where both go.
+
+    Raises:
+        StoreError: the store is full or not writable.
+
+    """
+    config_digest, config_size = store.put_bytes(_json(_config(plan, layers)))
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "config": {"mediaType": CONFIG_TYPE, "digest": config_digest, "size": config_size},
+        "layers": [
+            {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size} for layer in layers
+        ],
+    }
+    manifest_digest, manifest_size = store.put_bytes(_json(manifest))
+    image = ImageRecord(
+        name=plan.name,
+        manifest=manifest_digest,
+        config=config_digest,
+        size=config_size + manifest_size + sum(layer.size for layer in layers),
+        tag=plan.tag,
+        lock=plan.lock_checksum,
+        layers=tuple(
+            ImageLayer(record=record, title=layer.title, component=_component(layer))
+            for layer, record in zip(plan.layers, layers, strict=True)
+        ),
+    )
+    store.put_image(image)
+    return image
+
+
+def export(image: ImageRecord, store: Store, destination: Path) -> None:
+    """Write an image as an OCI layout: a folder, or an archive where the name ends in `.tar`.
+
+    It appears in one step. A folder shares its blobs with the store as hard links where that is possible. An
+    archive also has the list that `docker load` and `podman load` of any age look for.
+
+    Raises:
+        InputError: something else is in the place.
+        StoreError: a blob is missing, or the disk is full.
+
+    """
+    for digest in blobs(image):
+        if not store.has_blob(digest):
+            raise StoreError("is missing from the store", where=digest, hint="build the image again")
+    if destination.suffix == ".tar":
+        _export_archive(image, store, destination)
+    else:
+        _export_folder(image, store, destination)
+
+
+def blobs(image: ImageRecord) -> tuple[str, ...]:
+    """Name the digests of all blobs of an image, each once: layers, config, and the manifest last."""
+    layers = (layer.record.digest for layer in image.layers)
+    return tuple(dict.fromkeys((*layers, image.config, image.manifest)))
+
+
+def _config(plan: Plan, layers: Sequence[LayerRecord]) -> dict[str, Any]:
+    config = plan.config
+    run = {
+        "Env": [f"{name}={value}" for name, value in config.env],
+        "Entrypoint": list(config.entrypoint),
+        "Cmd": list(config.cmd),
+        "User": config.user,
+        "WorkingDir": config.workdir,
+        "ExposedPorts": {f"{port}/tcp": {} for port in config.ports},
+        "Labels": dict(config.labels),
+    }
+    return {
+        "created": _EPOCH,
+        "architecture": plan.architecture,
+        "os": "linux",
+        "config": {key: value for key, value in run.items() if value},
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        "history": [
+            {"created": _EPOCH, "created_by": f"imagebuilder: {layer.title}"} for layer in plan.layers
+        ],
+    }
+
+
+def _component(layer: Layer) -> str:
+    match layer:
+        case OsLayer():
+            return layer.distribution
+        case WheelLayer():
+            return layer.component
+        case FilesLayer():
+            return layer.name
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _index(image: ImageRecord, store: Store) -> bytes:
+    config = json.loads(store.blob(image.config).read_bytes())
+    manifest = {
+        "mediaType": MANIFEST_TYPE,
+        "digest": image.manifest,
+        "size": store.blob(image.manifest).stat().st_size,
+        "platform": {"architecture": config["architecture"], "os": config["os"]},
+        "annotations": {
+            "org.opencontainers.image.ref.name": image.tag,
+            # Where containerd, and so `docker load` on its store, looks for the full name.
+            "io.containerd.image.name": f"docker.io/library/{image.name}:{image.tag}",
+        },
+    }
+    return _json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [manifest]})
+
+
+def _export_folder(image: ImageRecord, store: Store, destination: Path) -> None:
+    _require_layout_or_nothing(destination)
+    with _beside(destination) as draft:
+        folder = draft / "blobs" / "sha256"
+        folder.mkdir(parents=True)
+        for digest in blobs(image):
+            _link_or_copy(store.blob(digest), folder / digest.removeprefix("sha256:"))
+        (draft / "index.json").write_bytes(_index(image, store))
+        (draft / "oci-layout").write_bytes(_json(_LAYOUT))
+        draft.chmod(0o755)
+        _replace_folder(draft, destination)
+
+
+def _require_layout_or_nothing(destination: Path) -> None:
+    """Refuse to replace what is not an image: a mistyped path must not cost somebody's folder."""
+    if not os.path.lexists(destination):
+        return
+    if not destination.is_dir():
+        raise InputError(
+            "is there and is not a folder", where=str(destination), hint="name another one, or one in .tar"
+        )
+    names = {path.name for path in destination.iterdir()}
+    if names and not ("oci-layout" in names and names <= {"oci-layout", "index.json", "blobs", "ingest"}):
+        raise InputError(
+            "is there and is not an OCI image", where=str(destination), hint="name a folder that is not there"
+        )
+
+
+def _replace_folder(draft: Path, destination: Path) -> None:
+    if not destination.exists():
+        draft.rename(destination)
+        return
+    with _beside(destination) as old:
+        destination.rename(old / "old")
+        try:
+            draft.rename(destination)
+        except BaseException:
+            (old / "old").rename(destination)
+            raise
+
+
+def _export_archive(image: ImageRecord, store: Store, destination: Path) -> None:
+    if destination.is_dir():
+        raise InputError("is a folder", where=str(destination), hint="name a file that ends in .tar")
+    with _beside(destination) as folder:
+        draft = folder / destination.name
+        with draft.open("xb") as file:
+            _write_archive(image, store, file)
+        draft.rename(destination)
+
+
+def _write_archive(image: ImageRecord, store: Store, file: BinaryIO) -> None:
+    def small(name: str, data: bytes) -> bytes:
+        return archive.regular(name, 0o644, len(data)) + data + archive.padding(len(data))
+
+    def place(digest: str) -> str:
+        return f"blobs/sha256/{digest.removeprefix('sha256:')}"
+
+    # The list of the older format of `docker save`, which newer ones write beside the OCI layout too.
+    legacy = {
+        "Config": place(image.config),
+        "RepoTags": [f"{image.name}:{image.tag}"],
+        "Layers": [place(layer.record.digest) for layer in image.layers],
+    }
+    file.write(archive.directory("blobs", 0o755) + archive.directory("blobs/sha256", 0o755))
+    for digest in sorted(blobs(image)):
+        path = store.blob(digest)
+        size = path.stat().st_size
+        file.write(archive.regular(place(digest), 0o644, size))
+        with path.open("rb") as blob:
+            shutil.copyfileobj(blob, file, _COPY)
+        file.write(archive.padding(size))
+    file.write(small("index.json", _index(image, store)))
+    file.write(small("manifest.json", _json([legacy])))
+    file.write(small("oci-layout", _json(_LAYOUT)))
+    file.write(archive.TAR_END)
+
+
+@contextmanager
+def _beside(destination: Path) -> Iterator[Path]:
+    """Lend a folder on the destination's file system, from where a rename is one step."""
+    with explained(destination):
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name}."))
+    try:
+        with explained(destination):
+            yield path
+    finally:
+        remove_tree(path)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        # Another file system, one without hard links, too many links, or links that the kernel protects.
+        if error.errno not in {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP}:
+            raise
+        shutil.copyfile(source, target)
