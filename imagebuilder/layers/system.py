@@ -1,0 +1,248 @@
+"""The OS layer: the locked Debian packages, configured, by mmdebstrap without a daemon or a network.
+
+mmdebstrap gives the frame: a root of its own (in a user namespace where the caller is not root), mounts,
+no services, a sorted tar. The packages go in by dpkg alone, from its hooks (system_hooks/): apt on the host
+would choose the order of installation, and with it user ids and much else, by its own version.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from imagebuilder import process, suites
+from imagebuilder.errors import BuildError, EnvironmentFault
+from imagebuilder.layers.archive import compress_tar
+from imagebuilder.plan import OsLayer
+from imagebuilder.process import CommandError
+from imagebuilder.progress import Advance
+from imagebuilder.store import LayerRecord, Store
+
+log = logging.getLogger(__name__)
+
+_LIMIT = 3600.0  # seconds; a set of 240 packages takes one minute, a slow disk ten
+_DOCTOR = "`imagebuilder doctor` looks into it"
+_FAILED_PACKAGE = re.compile(r"dpkg: error processing (?:package|archive) (\S+) \(")
+_NO_NAMESPACE = re.compile(r"unshare(?: failed)?: .*not permitted|mount: .*(?:denied|not permitted)|newuidmap|subuid")
+_RELATION = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+
+
+def build_os_layer(layer: OsLayer, debs: Mapping[str, Path], store: Store, advance: Advance) -> LayerRecord:
+    """Install the layer's packages into an empty root, with its user and an empty venv.
+
+    Args:
+        layer: what to install.
+        debs: file of every package, by hex sha256.
+        store: where the layer's blob and all temporary files go.
+        advance: told the bytes of the layer's tar, which is there at the end.
+
+    Raises:
+        BuildError: a package's own script failed, or the packages do not fit together.
+        EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
+
+    """
+    _require_namespaces()
+    with store.work() as folder:
+        tar = folder / "layer.tar"
+        # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
+        env = _environment(layer) | ({"TMPDIR": str(folder)} if os.geteuid() == 0 else {})
+        if os.geteuid() == 0:
+            folder.chmod(0o711)
+        handed = folder / "imagebuilder"
+        _hand_in(layer, debs, handed)
+        argv = _command(layer, handed, tar)
+        try:
+            process.run(argv, timeout=_LIMIT, env=env)
+        except CommandError as error:
+            raise _explain(error, layer) from error
+        shutil.rmtree(handed)
+        with tar.open("rb") as stream:
+            return compress_tar(stream, store, advance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """The relations of one package; each group of alternatives is fulfilled by any one of its names."""
+
+    name: str
+    essential: bool
+    provides: tuple[str, ...]
+    depends: tuple[tuple[str, ...], ...]
+    pre_depends: tuple[tuple[str, ...], ...]
+
+
+def rounds(packages: Sequence[Package]) -> tuple[tuple[str, ...], ...]:
+    """Order packages for dpkg: what one needs before it may even be unpacked is in an earlier round.
+
+    The first round is the essential packages and all that they need. Within a round dpkg finds its way; the
+    order there is by name, the same on every host.
+    """
+    by_name = {package.name: package for package in packages}
+    providers = {name: package.name for package in reversed(packages) for name in package.provides}
+    providers |= {name: name for name in by_name}
+
+    def needed(names: Iterable[str], *, pre_only: bool) -> set[str]:
+        found = set()
+        for name in names:
+            package = by_name[name]
+            groups = package.pre_depends if pre_only else (*package.pre_depends, *package.depends)
+            found |= {next((providers[n] for n in group if n in providers), "") for group in groups}
+        return found - {""}
+
+    def closure(names: Iterable[str]) -> set[str]:
+        found: set[str] = set()
+        fresh = set(names)
+        while fresh:
+            found |= fresh
+            fresh = needed(fresh, pre_only=False) - found
+        return found
+
+    done = closure(package.name for package in packages if package.essential)
+    ordered = [tuple(sorted(done))]
+
+    def install(names: set[str]) -> None:
+        before = closure(needed(names, pre_only=True)) - done
+        if before and before != names:
+            install(before)
+        rest = names - done
+        done.update(rest)
+        ordered.append(tuple(sorted(rest)))
+
+    install(set(by_name) - done)
+    return tuple(names for names in ordered if names)
+
+
+def parse_package(control: str) -> Package:
+    """Read the fields that `dpkg-deb --field` printed."""
+    fields = dict(line.split(": ", 1) for line in control.splitlines() if ": " in line)
+    return Package(
+        name=fields["Package"],
+        essential=fields.get("Essential") == "yes",
+        provides=tuple(group[0] for group in _groups(fields.get("Provides", ""))),
+        depends=_groups(fields.get("Depends", "")),
+        pre_depends=_groups(fields.get("Pre-Depends", "")),
+    )
+
+
+def _groups(relations: str) -> tuple[tuple[str, ...], ...]:
+    """Read `a (>= 1), b:any | c` as names; versions were apt's concern when it solved."""
+    return tuple(
+        tuple(found[0] for word in group.split("|") if (found := _RELATION.match(word.strip())))
+        for group in relations.split(",")
+        if group.strip()
+    )
+
+
+def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
+    """Lay out what the hooks read: the packages, their rounds, and apt's sources for the image."""
+    for part in ("debs", "rounds"):
+        (folder / part).mkdir(parents=True)
+    for deb in layer.debs:
+        place = folder / "debs" / f"{deb.name}.deb"
+        try:
+            place.hardlink_to(debs[deb.sha256])
+        except OSError:
+            shutil.copyfile(debs[deb.sha256], place)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        packages = tuple(pool.map(_control, sorted((folder / "debs").iterdir())))
+    for number, names in enumerate(rounds(packages)):
+        lines = "".join(f"{name}.deb\n" for name in names)
+        (folder / "rounds" / f"{number:02}").write_text(lines, encoding="utf-8")
+    # The distribution's own mirrors, not the site's: those are nobody's business but this host's.
+    mirrors = suites.default_mirrors(layer.distribution, layer.suite)
+    (folder / "sources").write_text(
+        suites.sources(layer.distribution, layer.suite, mirrors), encoding="utf-8"
+    )
+
+
+def _control(deb: Path) -> Package:
+    fields = ("Package", "Essential", "Provides", "Depends", "Pre-Depends")
+    package = parse_package(process.run(["dpkg-deb", "--field", deb, *fields], timeout=60).stdout)
+    if f"{package.name}.deb" != deb.name:
+        raise BuildError(f"{deb.name} holds the package {package.name}", hint="lock again")
+    return package
+
+
+def _command(layer: OsLayer, handed: Path, tar: Path) -> tuple[str, ...]:
+    mode = "root" if os.geteuid() == 0 else "unshare"
+    return (
+        "mmdebstrap",
+        f"--mode={mode}",
+        "--variant=custom",
+        f"--architectures={layer.architecture}",
+        "--format=tar",
+        # No update and no apt at all: there are no sources. No device nodes: an engine makes its own.
+        "--skip=update,cleanup/apt,output/dev",
+        f"--setup-hook=copy-in {shlex.quote(str(handed))} /",
+        f"--setup-hook={_hook('extract')}",
+        f"--essential-hook={_hook('install')}",
+        f"--customize-hook={_hook('finish')}",
+        layer.suite,
+        str(tar),
+        # A source that is never read, in place of mmdebstrap's default.
+        "deb copy:///imagebuilder ./",
+    )
+
+
+def _hook(name: str) -> str:
+    # As text, not as a file: the namespace's user may not be able to read where this package is installed.
+    folder = resources.files("imagebuilder.layers").joinpath("system_hooks")
+    return folder.joinpath(f"{name}.sh").read_text(encoding="utf-8")
+
+
+def _environment(layer: OsLayer) -> dict[str, str]:
+    return {
+        # Every time in the layer is the epoch itself, as in all other layers.
+        "SOURCE_DATE_EPOCH": "0",
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "IMAGEBUILDER_USER": layer.user.name,
+        "IMAGEBUILDER_UID": str(layer.user.uid),
+        "IMAGEBUILDER_HOME": layer.user.home,
+        "IMAGEBUILDER_VENV": layer.venv,
+        "IMAGEBUILDER_SOURCES": f"{layer.distribution}.sources",
+    }
+
+
+def _require_namespaces() -> None:
+    """Make sure, before minutes of work, that this user may make a root of their own."""
+    try:
+        probe = ["mmdebstrap", "--version"] if os.geteuid() == 0 else ["mmdebstrap", "--unshare-helper", "true"]
+        process.run(probe, timeout=60)
+    except EnvironmentFault as error:
+        raise EnvironmentFault(str(error), hint=suites.INSTALL_HINT.format("mmdebstrap")) from error
+    except CommandError as error:
+        raise EnvironmentFault(
+            f"this user may not make user namespaces, which the OS layer needs:\n{error}",
+            hint="install uidmap, give the user a range in /etc/subuid and /etc/subgid, or build as root; "
+            + _DOCTOR,
+        ) from error
+
+
+def _explain(error: CommandError, layer: OsLayer) -> BuildError | EnvironmentFault:
+    """Say which package failed, in the words of its own script."""
+    lines = error.result.stderr.splitlines()
+    where = f"{layer.distribution} {layer.suite}"
+    for number, line in enumerate(lines):
+        if found := _FAILED_PACKAGE.search(line):
+            name = Path(found[1]).name.removesuffix(".deb")
+            tail = "\n".join(lines[max(0, number - 12) : number + 3])
+            return BuildError(
+                f"the package {name} could not be installed:\n{tail}", where=where,
+                hint="leave it out of `apt:`, or lock another version of it",
+            )
+    if any(_NO_NAMESPACE.search(line) for line in lines):
+        return EnvironmentFault(
+            "this host does not let the OS layer have a root of its own:\n" + "\n".join(lines[-8:]), where=where,
+            hint=f"in a container, give it the capability SYS_ADMIN, or build outside of it; {_DOCTOR}",
+        )
+    return BuildError(str(error), where=where, hint=_DOCTOR)

@@ -1,0 +1,38 @@
+# mmdebstrap's essential hook: install the packages round by round, and make the user and the venv.
+# $1 is the new root. The variables IMAGEBUILDER_* come from the build.
+set -eu
+root=$1
+
+# Nothing of the host gets in: no variables, no network, not even its name.
+inside() {
+    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 TZ=UTC \
+        DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true \
+        SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" PYTHONHASHSEED=0 PERL_HASH_SEED=0 \
+        unshare --net --uts sh -c 'hostname localhost && exec chroot "$@"' - "$root" "$@"
+}
+
+umask 022
+force=--force-depends # only for the first round: it is unpacked already, but dpkg does not know of it
+for round in "$root"/imagebuilder/rounds/*; do
+    # File names were made by the build: a package's name and `.deb`, no white space.
+    # shellcheck disable=SC2016
+    inside sh -c 'cd /imagebuilder/debs && exec dpkg --force-unsafe-io "$1" --install $(cat "../rounds/$2")' \
+        - "$force" "${round##*/}"
+    force=--no-force-depends
+done
+# dpkg has looked at each package; apt looks at whether they fit together.
+inside apt-get check -q
+
+if [ "$IMAGEBUILDER_USER" != root ]; then
+    # Group 0 is the convention of clusters that choose the user id: what root's group may write, all may.
+    inside useradd --uid "$IMAGEBUILDER_UID" --gid 0 --create-home --home-dir "$IMAGEBUILDER_HOME" \
+        --shell /bin/bash --no-log-init "$IMAGEBUILDER_USER"
+    inside chmod 0750 "$IMAGEBUILDER_HOME"
+fi
+# No password: but `*`, because sshd without PAM takes `!` for a locked account and refuses its keys too.
+for user in root "$IMAGEBUILDER_USER"; do
+    inside usermod --password '*' --shell /bin/bash "$user"
+done
+
+# shellcheck disable=SC2016
+inside sh -c 'umask 002 && python3 -m venv --without-pip "$1" && chmod -R g=u "$1"' - "$IMAGEBUILDER_VENV"
