@@ -189,7 +189,7 @@ class Store:
 
     def layer(self, key: str) -> LayerRecord | None:
         """Look up what a layer's key gave; None when it was never made, or its blob is gone or torn."""
-        record = _load(self._layer_path(key), _LAYER)
+        record = _load(self.layer_path(key), _LAYER)
         if record is None or not self.has_blob(record.digest, record.size):
             return None
         _touch(self.blob(record.digest))
@@ -197,20 +197,40 @@ class Store:
 
     def put_layer(self, key: str, record: LayerRecord) -> None:
         """Remember what a layer's key gave."""
-        self._save(self._layer_path(key), _LAYER.dump_json(record, indent=1))
+        self._save(self.layer_path(key), _LAYER.dump_json(record, indent=1))
 
     def image(self, name: str) -> ImageRecord | None:
         """Look up the last image of a name; None when there is none, or a blob of it is gone or torn."""
-        record = _load(self._image_path(name), _IMAGE)
+        record = _load(self.image_path(name), _IMAGE)
         if record is None or not (self.has_blob(record.manifest) and self.has_blob(record.config)):
             return None
         if all(self.has_blob(layer.record.digest, layer.record.size) for layer in record.layers):
             return record
         return None
 
+    def layer_keys(self) -> tuple[str, ...]:
+        """Name all layers that have a record, complete or not."""
+        names = (path.stem for path in (self.root / "layers").glob("*.json"))
+        return tuple(sorted(name for name in names if _HEX.fullmatch(name)))
+
+    def image_names(self) -> tuple[str, ...]:
+        """Name all images that have a record, complete or not."""
+        names = (path.stem for path in (self.root / "images").glob("*.json"))
+        return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
+
+    def layer_path(self, key: str) -> Path:
+        """Name the place of a layer's record."""
+        return self.root / "layers" / f"{_hex(key, key)}.json"
+
+    def image_path(self, name: str) -> Path:
+        """Name the place of an image's record."""
+        if not _NAME.fullmatch(name):
+            raise StoreError(f"{name!r} is not an image's name")
+        return self.root / "images" / f"{name}.json"
+
     def put_image(self, record: ImageRecord) -> None:
         """Remember an image under its name; an older one of that name is forgotten."""
-        self._save(self._image_path(record.name), _IMAGE.dump_json(record, indent=1), durable=True)
+        self._save(self.image_path(record.name), _IMAGE.dump_json(record, indent=1), durable=True)
 
     def report(self, digest: str) -> Path:
         """Name the place of the smoke report of a manifest."""
@@ -272,14 +292,6 @@ class Store:
                 remove_tree(left)
         with _flock(path, kind):
             yield
-
-    def _layer_path(self, key: str) -> Path:
-        return self.root / "layers" / f"{_hex(key, key)}.json"
-
-    def _image_path(self, name: str) -> Path:
-        if not _NAME.fullmatch(name):
-            raise StoreError(f"{name!r} is not an image's name")
-        return self.root / "images" / f"{name}.json"
 
     def _save(self, path: Path, data: bytes, *, durable: bool = False) -> None:
         with self.work() as folder, explained(path):

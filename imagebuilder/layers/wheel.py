@@ -162,7 +162,7 @@ def _check_bytes(wheel: Wheel, path: Path) -> None:
         raise BuildError(
             f"is not the locked file: its sha256 is {found}, and not {wheel.sha256}",
             where=wheel.file,
-            hint="run: imagebuilder cache verify --remove",
+            hint="run: imagebuilder cache verify",
         )
 
 
