@@ -5,11 +5,13 @@ What a verb needs is imported inside it, so that `--help` and `check` start in a
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -18,10 +20,7 @@ from imagebuilder.errors import INTERRUPTED, EnvironmentFault, ImagebuilderError
 
 if TYPE_CHECKING:
     from imagebuilder.engines.embedded import Built
-    from imagebuilder.lock import Lock
-    from imagebuilder.plan import Plan
-    from imagebuilder.recipe import Recipe
-    from imagebuilder.smoke.report import Report
+    from imagebuilder.smoke.target import Target
     from imagebuilder.store import ImageRecord, Store
 
 app = typer.Typer(
@@ -35,7 +34,9 @@ app = typer.Typer(
 cache_app = typer.Typer(help="Look after the store of blobs, layers and downloads.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 
-RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe, e.g. recipes/cuda12-torch.yaml.")]
+RecipeFile = Annotated[
+    Path, typer.Argument(metavar="RECIPE", help="A recipe, e.g. recipes/cuda12-torch.yaml.")
+]
 SiteFile = Annotated[
     Path | None,
     typer.Option("--site", metavar="FILE", help="Proxies, CA, indexes and mirrors, over what the host says."),
@@ -43,9 +44,7 @@ SiteFile = Annotated[
 StoreFolder = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="Store to use. [default: the user's cache]")
 ]
-ProgressKind = Annotated[
-    str, typer.Option("--progress", metavar="KIND", help="auto, table, lines or json.")
-]
+ProgressKind = Annotated[str, typer.Option("--progress", metavar="KIND", help="auto, table, lines or json.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -55,8 +54,7 @@ def main() -> NoReturn:
     try:
         code = app(standalone_mode=False) or 0
     except ImagebuilderError as error:
-        for problem in error.problems:
-            _err(f"error: {problem}")
+        _complain(error)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _err("interrupted: nothing half-written was left")
@@ -93,7 +91,9 @@ def _root(
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write.")] = Path(),
-    recipe: Annotated[str, typer.Option("--recipe", help="Which shipped recipe to start from.")] = "cuda12-torch",
+    recipe: Annotated[
+        str, typer.Option("--recipe", help="Which shipped recipe to start from.")
+    ] = "cuda12-torch",
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
 ) -> None:
     """Write a recipe to start from, with its JSON Schema for the editor."""
@@ -107,11 +107,9 @@ def init(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a recipe."""
-    import json
-
     from imagebuilder import recipe
 
-    _out(json.dumps(recipe.schema(), indent=2, sort_keys=True))
+    _out_json(recipe.schema())
 
 
 @app.command()
@@ -120,32 +118,30 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check recipes and their locks, offline: every problem of every file at once."""
-    import json
-
     from imagebuilder import lock as locks
+    from imagebuilder.workflow import read_plan, read_recipe
 
-    rows, worst = [], 0
+    rows: list[dict[str, object]] = []
+    worst = 0
     for path in recipes:
+        locked = locks.path_for(path).exists()
         try:
-            recipe, inputs = _recipe(path)
-            lock_path = locks.path_for(path)
-            locked = lock_path.exists()
-            if locked:
-                locks.require_in_step(locks.read(lock_path), inputs, path)
+            _ = read_plan(path) if locked else read_recipe(path)
         except ImagebuilderError as error:
             worst = max(worst, error.exit_code)
-            rows.append({"recipe": str(path), "ok": False, "problems": [vars(p) for p in error.problems]})
+            problems = [dataclasses.asdict(problem) for problem in error.problems]
+            rows.append(
+                {"recipe": str(path), "ok": False, "exit_code": error.exit_code, "problems": problems}
+            )
             if not as_json:
-                for problem in error.problems:
-                    _err(f"error: {problem}")
+                _complain(error)
         else:
-            rows.append({"recipe": str(path), "ok": True, "name": recipe.name, "locked": locked})
+            rows.append({"recipe": str(path), "ok": True, "locked": locked})
             if not as_json:
                 _out(f"{path}: ok, " + ("locked" if locked else "not locked yet"))
     if as_json:
-        _out(json.dumps(rows, indent=2))
-    if worst:
-        raise typer.Exit(worst)
+        _out_json(rows)
+    raise typer.Exit(worst)
 
 
 @app.command()
@@ -160,6 +156,9 @@ def lock(
     site: SiteFile = None,
 ) -> None:
     """Resolve a recipe to exact bytes and write its lock beside it. What still fits stays as it was."""
+    from imagebuilder import lock as locks
+    from imagebuilder.workflow import lock_changes, update_lock
+
     # The recipe may stand before or after `--upgrade PIN`: it is the word that names a file.
     files = [word for word in words if word.endswith((".yaml", ".yml"))] or words[:1]
     names = [word for word in words if word not in files]
@@ -168,44 +167,78 @@ def lock(
         raise InputError(
             f"`{extra}` is one word too many", where="imagebuilder lock", hint="names go after --upgrade"
         )
-    recipe_file = Path(files[0])
-    made, path, previous = _make_lock(recipe_file, site, names if upgrade else None)
-    for line in _lock_changes(previous, made):
-        _out(line)
+    path = Path(files[0])
+    previous, made = update_lock(path, site, names if upgrade else None)
     if made == previous:
-        _out(f"{path} is current")
-    else:
-        _out(f"wrote {path}: {len(made.debs)} Debian packages, {len(made.wheels)} wheels")
-        _out(f"next: imagebuilder build {recipe_file}")
+        _out(f"{locks.path_for(path)} is current")
+        return
+    for line in lock_changes(previous, made):
+        _out(f"  {line}")
+    _out(f"wrote {locks.path_for(path)}: {len(made.debs)} Debian packages, {len(made.wheels)} wheels")
+    _out(f"next: imagebuilder build {path}")
 
 
 @app.command()
 def plan(recipe_file: RecipeFile, as_json: Json = False) -> None:
     """Show the layers and the config that a build would make. Offline; needs a lock."""
-    import dataclasses
-    import json
-
     from imagebuilder.progress import human
+    from imagebuilder.workflow import read_plan
 
-    _, _, planned = _planned(recipe_file)
+    _, planned = read_plan(recipe_file)
+    layers = [
+        {
+            "kind": type(layer).__name__,
+            "title": layer.title,
+            "key": layer.key,
+            "packages_bytes": sum(
+                p.size for p in (*getattr(layer, "wheels", ()), *getattr(layer, "debs", ()))
+            ),
+        }
+        for layer in planned.layers
+    ]
     if as_json:
-        layers = [{"title": layer.title, "key": layer.key, "kind": type(layer).__name__} for layer in planned.layers]
         config = dataclasses.asdict(planned.config)
-        _out(json.dumps({"name": planned.name, "tag": planned.tag, "layers": layers, "config": config}, indent=2))
+        _out_json({"name": planned.name, "tag": planned.tag, "layers": layers, "config": config})
         return
-    for layer in planned.layers:
-        size = sum(wheel.size for wheel in getattr(layer, "wheels", ()))
-        _out(f"{layer.key[:12]}  {layer.title}" + (f"  {human(size)}" if size else ""))
-    _out(f"{len(planned.layers)} layers, tag {planned.tag}")
+    for layer in layers:
+        size = int(str(layer["packages_bytes"]))
+        _out(f"{str(layer['key'])[:12]}  {human(size) if size else '':>8}  {layer['title']}")
+    _out(f"{len(layers)} layers, tag {planned.tag}")
+
+
+@app.command()
+def render(
+    recipe_file: RecipeFile,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write it there. [default: print it]"),
+    ] = None,
+) -> None:
+    """Write the plan as a Dockerfile that `docker buildx build` takes without imagebuilder. Needs a lock."""
+    from imagebuilder import render as renderer
+    from imagebuilder import share
+    from imagebuilder.workflow import read_plan
+
+    _, planned = read_plan(recipe_file)
+    text = renderer.render(planned, share.template("Dockerfile.j2"))
+    if output is None:
+        _out(text.rstrip("\n"))
+    else:
+        _write(output, text)
+        _out(f"wrote {output}")
 
 
 @app.command()
 def build(
     recipe_file: RecipeFile,
-    load: Annotated[bool, typer.Option("--load", help="Put the image into the local Docker or Podman.")] = False,
+    load: Annotated[
+        bool, typer.Option("--load", help="Put the image into the local Docker or Podman.")
+    ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="PATH", help="Also write an OCI layout: a folder, or a .tar file."),
+        typer.Option(
+            "--output", "-o", metavar="PATH", help="Also write an OCI layout: a folder, or a .tar file."
+        ),
     ] = None,
     site: SiteFile = None,
     store: StoreFolder = None,
@@ -218,51 +251,93 @@ def build(
     from imagebuilder.engines import embedded
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
+    from imagebuilder.workflow import read_plan, update_lock
 
     _check_progress(progress)
     if not locks.path_for(recipe_file).exists():
-        _recipe(recipe_file)
-        _err(f"locking    {recipe_file} (it has no lock yet)")
-        _make_lock(recipe_file, site, None)
-    _, locked, planned = _planned(recipe_file)
+        _err(f"{recipe_file} has no lock yet: resolving")
+        update_lock(recipe_file, site, None)
+    locked, planned = read_plan(recipe_file)
     where = _store(store)
+    surroundings = detect(site, distribution=locked.base.partition(":")[0])
     with shown(progress, sys.stderr) as live:
-        shop = embedded.Workshop(lock=locked, store=where, site=detect(site), progress=live)
+        shop = embedded.Workshop(lock=locked, store=where, site=surroundings, progress=live)
         built = embedded.build(planned, shop)
     if output is not None:
         oci.export(built.image, where, output)
     reference = _load(built.image, where) if load else ""
     if as_json:
-        _print_json(built, reference)
+        _out_json(
+            {
+                "name": built.image.name,
+                "digest": built.image.manifest,
+                "config": built.image.config,
+                "tag": built.image.tag,
+                "size": built.image.size,
+                "layers": len(built.image.layers),
+                "layers_made": built.made,
+                "layers_reused": built.reused,
+                "fetched_bytes": built.fetched,
+                "seconds": round(built.seconds, 3),
+                "reference": reference,
+            }
+        )
     else:
-        _print_built(built, reference, output, recipe_file)
+        _show_built(built, reference, output, recipe_file)
 
 
 @app.command("smoke-test")
 def smoke_test(
     target: Annotated[
-        str, typer.Argument(metavar="RECIPE|IMAGE", help="A recipe that was built, or an image of the local engine.")
+        str,
+        typer.Argument(
+            metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image of the local engine."
+        ),
     ] = "",
-    mode: Annotated[
-        str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")
-    ] = "auto",
+    mode: Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")] = "auto",
     runtime: Annotated[
         str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
     ] = "auto",
-    nodes: Annotated[int, typer.Option("--nodes", min=2, max=16, help="How many containers.")] = 2,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes, at least two.")] = 2,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")
+    ] = None,
     site: SiteFile = None,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
     """Prove an image on two nodes. Exit code 0: passed, 1: failed, 2: could not run."""
-    raise NotImplementedError
+    from imagebuilder.errors import TestFailure
+    from imagebuilder.site import detect
+    from imagebuilder.smoke import report as reports
+    from imagebuilder.smoke.run import run_smoke
+    from imagebuilder.smoke.target import Options
+
+    options = Options(mode=cast("Any", mode), runtime=cast("Any", runtime), nodes=nodes)
+    where = _store(store)
+    found = _smoke_target(target, runtime, where)
+    result = run_smoke(found, options, store=where, site=detect(site), say=_err)
+    if result.digest:
+        reports.write(result, where.report(result.digest))
+    if report is not None:
+        reports.write(result, report)
+    if as_json:
+        _out(reports.dumps(result).rstrip("\n"))
+    else:
+        for line in reports.lines(result):
+            _out(line)
+        if result.passed and result.digest:
+            _out(f"next: imagebuilder push {target} REGISTRY/NAME")
+    if not result.passed:
+        raise typer.Exit(TestFailure.exit_code)
 
 
 @app.command()
 def push(
-    image: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe that was built, or its image's name.")],
-    repository: Annotated[str, typer.Argument(metavar="REPOSITORY", help="registry.example/team/name")],
+    image: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe that was built, or its image's name.")
+    ],
+    repository: Annotated[str, typer.Argument(metavar="REPOSITORY", help="registry.example/team/name[:TAG]")],
     tags: Annotated[
         list[str] | None, typer.Option("--tag", "-t", help="One more tag; may be repeated.")
     ] = None,
@@ -274,17 +349,59 @@ def push(
     ] = False,
     site: SiteFile = None,
     store: StoreFolder = None,
+    progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
     """Push an image that passed its smoke test; only what the registry lacks travels."""
-    raise NotImplementedError
+    from imagebuilder import registry
+    from imagebuilder.progress import human, shown
+    from imagebuilder.site import detect
+    from imagebuilder.workflow import built_image
+
+    _check_progress(progress)
+    where = _store(store)
+    found = built_image(image, where)
+    if found is None:
+        raise InputError(
+            f"`{image}` is not an image in the store",
+            where="imagebuilder push",
+            hint="give the recipe that it is built from; `imagebuilder cache ls` lists what is there",
+        )
+    registry.parse(repository)
+    if untested:
+        _err(f"warning: pushing {found.manifest} without proof that it works")
+    else:
+        registry.require_proof(found, where)
+    options = registry.Options(session=detect(site).session(), insecure=insecure)
+    with shown(progress, sys.stderr) as live:
+        live.begin("push", f"{found.name} to {repository}", "pushing", found.size)
+        result = registry.push(
+            found,
+            where,
+            repository,
+            (found.tag, found.lock[:12], *(tags or ())),
+            options=options,
+            advance=lambda count: live.advance("push", count),
+        )
+        live.end("push", f"{found.name} to {repository}", "done", result.pushed_bytes)
+    if as_json:
+        _out_json(dataclasses.asdict(result))
+        return
+    _out(f"pushed  {result.reference}")
+    _out(f"tags    {', '.join(result.tags)}")
+    _out(
+        f"        {human(result.pushed_bytes)} in {result.pushed_blobs} blobs travelled, "
+        f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
+    )
 
 
 @app.command()
 def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder to make; it must not exist yet.")],
     name: Annotated[str, typer.Option("--name", help="The job's name, for the keys' comments.")] = "job",
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long the certificates hold.")] = 30,
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=3650, help="How long the certificates hold.")
+    ] = 30,
 ) -> None:
     """Make the ssh keys of one job, to mount into its containers at /run/secrets/imagebuilder."""
     from imagebuilder.keys import make_keys
@@ -296,11 +413,25 @@ def keys(
 
 @app.command()
 def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="Install the Debian packages that are missing (root).")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Install the Debian packages that are missing (root).")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Say what this host has and lacks for each verb, and how to mend it."""
-    raise NotImplementedError
+    from imagebuilder import doctor as doctors
+
+    if fix:
+        for line in doctors.fix():
+            _err(line)
+    findings = doctors.examine()
+    if as_json:
+        _out_json([dataclasses.asdict(finding) for finding in findings])
+    else:
+        for line in doctors.lines(findings):
+            _out(line)
+    if any(finding.status == "missing" for finding in findings):
+        raise typer.Exit(EnvironmentFault.exit_code)
 
 
 @cache_app.command("ls")
@@ -324,60 +455,67 @@ def cache_prune(
     raise NotImplementedError
 
 
-def _recipe(path: Path) -> tuple[Recipe, str]:
-    """Read a recipe, and the checksum that its lock must carry."""
-    from imagebuilder import catalog, recipe
-    from imagebuilder.resolve.request import request
+def _smoke_target(text: str, runtime: str, store: Store) -> Target:
+    from imagebuilder.smoke import target as targets
+    from imagebuilder.workflow import built_image, labels
 
-    loaded = recipe.load(path, catalog.names())
-    return loaded, request(loaded).checksum(loaded)
-
-
-def _planned(path: Path) -> tuple[Recipe, Lock, Plan]:
-    """Read a recipe and its lock, which has to be in step, and plan."""
-    from imagebuilder import lock as locks
-    from imagebuilder import plan as plans
-    from imagebuilder.rootfs import image_files
-
-    loaded, inputs = _recipe(path)
-    locked = locks.read(locks.path_for(path))
-    locks.require_in_step(locked, inputs, path)
-    files = image_files(loaded, plans.environment(loaded))
-    return loaded, locked, plans.plan(loaded, locked, files)
+    if runtime == "process":
+        return targets.from_environment()
+    if not text:
+        raise InputError(
+            "no image is given", where="imagebuilder smoke-test", hint="name a recipe or an image"
+        )
+    image = built_image(text, store)
+    if image is None:
+        return _engine_target(text, runtime, store)
+    reference = _load(image, store)
+    return targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
 
 
-def _make_lock(path: Path, site: Path | None, upgrade: list[str] | None) -> tuple[Lock, Path, Lock | None]:
-    from imagebuilder import lock as locks
-    from imagebuilder.resolve.locking import make_lock
-    from imagebuilder.site import detect
+def _show_built(built: Built, reference: str, output: Path | None, recipe_file: Path) -> None:
+    from imagebuilder.progress import human
 
-    loaded, _ = _recipe(path)
-    lock_path = locks.path_for(path)
-    previous = locks.read(lock_path) if lock_path.exists() else None
-    made = make_lock(loaded, detect(site), previous, upgrade)
-    if made != previous:
-        locks.write(made, lock_path)
-    return made, lock_path, previous
+    image = built.image
+    _out(f"image   {image.name}:{image.tag}")
+    _out(f"digest  {image.manifest}")
+    _out(
+        f"size    {human(image.size)} in {len(image.layers)} layers ({built.made} made, {built.reused} reused)"
+    )
+    _out(f"time    {built.seconds:.1f} s, {human(built.fetched)} fetched")
+    if output is not None:
+        _out(f"wrote   {output}")
+    if reference:
+        _out(f"loaded  {reference}")
+        _out(f"next:   docker run --rm {reference} python -c 'import sys; print(sys.version)'")
+    _out(f"next:   imagebuilder smoke-test {recipe_file}")
+    _out(f"        imagebuilder push {recipe_file} REGISTRY/NAME")
 
 
-def _lock_changes(previous: Lock | None, made: Lock) -> list[str]:
-    """Name what moved: pins, then packages."""
-    if previous is None:
-        return [f"  {name} {version}" for name, version in sorted(made.pins.items())]
-    lines = []
-    old = {package.name: package.version for package in (*previous.wheels, *previous.debs)}
-    new = {package.name: package.version for package in (*made.wheels, *made.debs)}
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            lines.append(f"  {name} {old.get(name, '(none)')} -> {new.get(name, '(gone)')}")
-    lines += [f"  override: {item.pin} {item.locked}, though {c}" for item in made.overrides for c in item.contradicts]
-    return lines
+def _check_progress(kind: str) -> None:
+    if kind not in {"auto", "table", "lines", "json"}:
+        raise InputError(f"`{kind}` is none of auto, table, lines, json", where="--progress")
 
 
 def _store(folder: Path | None) -> Store:
     from imagebuilder.store import Store
 
     return Store(folder) if folder is not None else Store.default()
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def _complain(error: ImagebuilderError) -> None:
+    for problem in error.problems:
+        _err(f"error: {problem}")
+
+
+def _out_json(value: object) -> None:
+    _out(json.dumps(value, indent=2))
 
 
 def _out(text: str) -> None:

@@ -80,10 +80,16 @@ def _debs(
         and previous.base == f"{wanted.distribution}:{wanted.suite}"
         and previous.architecture == wanted.architecture
         and not _moves_debs(wanted, previous, upgrade)
-        and not debian.pin_problems(wanted, previous.debs)
+        and _fit(wanted, previous.debs)
     ):
         return previous.debs
     return debian.resolve_debs(wanted, site)
+
+
+def _fit(wanted: Request, debs: tuple[Deb, ...]) -> bool:
+    """Tell whether the packages still fulfil the pins: `14` may have become `14.3` in the recipe."""
+    versions = debian.deb_pin_versions(wanted, debs)
+    return all(catalog.matches(versions.get(pinned.pin, ""), pinned.value) for pinned in wanted.deb_pins)
 
 
 def _moves_debs(wanted: Request, previous: Lock, upgrade: Collection[str] | None) -> bool:

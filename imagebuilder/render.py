@@ -1,0 +1,86 @@
+"""The same plan as a Dockerfile that any BuildKit builds, without imagebuilder. Pure, like the plan."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+
+import jinja2
+
+from imagebuilder.lock import Wheel
+from imagebuilder.plan import Entry, FilesLayer, OsLayer, Plan, WheelLayer
+
+# The end mark of files written out in the Dockerfile: nothing that a file of ours would hold on a line.
+_HEREDOC = "IMAGEBUILDER_END_OF_FILE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stage:
+    """A build stage that installs one layer's wheels."""
+
+    stage: str
+    title: str
+    wheels: tuple[Wheel, ...]
+
+
+def render(plan: Plan, template: str) -> str:
+    """Write a plan as a Dockerfile.
+
+    Args:
+        plan: the image.
+        template: the text of `dockerfiles/Dockerfile.j2`.
+
+    Returns:
+        The Dockerfile: a stage for the packages, one for each layer of wheels, and the image itself. It
+        needs Dockerfile syntax 1.4 (BuildKit 0.10, Docker Engine 23), and names no place to fetch from.
+
+    """
+    system = next(layer for layer in plan.layers if isinstance(layer, OsLayer))
+    wheels = [layer for layer in plan.layers if isinstance(layer, WheelLayer)]
+    entries = [entry for layer in plan.layers if isinstance(layer, FilesLayer) for entry in layer.entries]
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701  (a Dockerfile is not HTML; every text in it is checked or quoted)
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quoted"] = _quoted
+    environment.filters["json"] = json.dumps
+    return environment.from_string(template).render(
+        name=plan.name,
+        tag=plan.tag,
+        base=f"{system.distribution}:{system.suite}",
+        lock_checksum=plan.lock_checksum,
+        os=system,
+        wheels=[_stage(number, layer) for number, layer in enumerate(wheels, start=1)],
+        files=entries,
+        commands=_commands(entries),
+        config=plan.config,
+        heredoc=_HEREDOC,
+    )
+
+
+def _stage(number: int, layer: WheelLayer) -> _Stage:
+    name = layer.wheels[0].name if len(layer.wheels) == 1 else layer.component
+    return _Stage(stage=f"wheels-{number:02}-{name}", title=layer.title, wheels=layer.wheels)
+
+
+def _commands(entries: list[Entry]) -> list[str]:
+    """Write folders and links as shell commands: COPY makes neither."""
+    commands = []
+    for entry in entries:
+        path = shlex.quote(entry.path)
+        if entry.kind == "dir":
+            commands.append(f"install -d -m {entry.mode:04o} {path}")
+        elif entry.kind == "link":
+            commands.append(f"ln -sfn {shlex.quote(entry.text)} {path}")
+    return commands
+
+
+def _quoted(text: str) -> str:
+    """Quote a value for ENV and LABEL: there `$` expands and a backslash escapes, also between quotes."""
+    for char in ("\\", '"', "$"):
+        text = text.replace(char, f"\\{char}")
+    return f'"{text}"'

@@ -1,0 +1,65 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from imagebuilder import plan as plans
+from imagebuilder import share
+from imagebuilder.plan import Entry
+from imagebuilder.render import render
+from imagebuilder.workflow import read_plan
+from tests.unit import samples
+
+TEMPLATE = share.template("Dockerfile.j2")
+
+
+def rendered(**changes: object) -> str:
+    files = (
+        Entry(path="/etc/motd", kind="file", mode=0o644, text="no newline at the end"),
+        Entry(path="/var/lib/job folder", kind="dir", mode=0o755),
+        Entry(path="/usr/local/bin/x", kind="link", mode=0o777, text="/usr/bin/x"),
+    )
+    return render(plans.plan(samples.recipe(**changes), samples.lock(), files), TEMPLATE)
+
+
+@pytest.mark.parametrize("recipe", sorted(samples.RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_committed_dockerfile_of_a_recipe_is_current(recipe: Path) -> None:
+    committed = samples.ROOT / "dockerfiles" / f"{recipe.stem}.Dockerfile"
+    fresh = render(read_plan(recipe)[1], TEMPLATE)
+    assert committed.read_text() == fresh, f"run: imagebuilder render {recipe} -o {committed}"
+
+
+def test_every_package_has_an_exact_version_and_every_wheel_a_hash() -> None:
+    text = rendered()
+    assert " openmpi-bin=5.0.7-1" in text
+    assert re.search(r"'torch==2\.10\.0 --hash=sha256:[0-9a-f]{64}'", text)
+    assert "--require-hashes" in text
+
+
+def test_each_layer_of_wheels_is_a_stage_of_its_own_that_the_image_copies() -> None:
+    text = rendered()
+    stages = re.findall(r"^FROM installer AS (\S+)$", text, re.MULTILINE)
+    copied = re.findall(r"^COPY --link --from=(\S+) /out/ /$", text, re.MULTILINE)
+    assert stages == copied
+    assert len(stages) == 2
+
+
+def test_instructions_stand_on_lines_of_their_own() -> None:
+    for word in ("ENV", "LABEL", "EXPOSE", "USER", "WORKDIR", "ENTRYPOINT"):
+        assert len(re.findall(rf"^{word} ", rendered(), re.MULTILINE)) >= 1
+
+
+def test_a_value_cannot_expand_or_break_out_of_its_quotes() -> None:
+    assert r'X="a \"b\" \$HOME \\"' in rendered(env={"X": 'a "b" $HOME \\'})
+
+
+def test_files_folders_and_links_arrive_with_their_modes() -> None:
+    text = rendered()
+    assert "/etc/motd\nno newline at the end\nIMAGEBUILDER_END_OF_FILE\n" in text
+    assert "install -d -m 0755 '/var/lib/job folder'" in text
+    assert "ln -sfn /usr/bin/x /usr/local/bin/x" in text
+
+
+def test_no_frontend_is_fetched_and_no_place_is_named() -> None:
+    assert "# syntax=" not in rendered()
+    assert "://" not in rendered()
