@@ -1,0 +1,165 @@
+"""Signing in to a registry: nothing, basic, or the token flow, as its challenge asks.
+
+The challenge is described in RFC 9110 section 11.6.1, the token flow in
+https://distribution.github.io/distribution/spec/auth/token/ and .../spec/auth/oauth/ (identity tokens).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlencode, urlsplit
+
+import requests
+
+from imagebuilder.errors import RegistryError
+from imagebuilder.registry import credentials, faults
+from imagebuilder.registry.credentials import Credentials
+from imagebuilder.registry.reference import Reference, is_loopback
+from imagebuilder.yamlfile import printable
+
+_PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",]+))')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One HTTP request as it goes out; `reply_seconds` is how long the answer may take to begin."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Iterable[bytes] | bytes = b""
+    reply_seconds: float = 30.0
+    stream: bool = False
+
+
+Exchange = Callable[[Message], requests.Response]
+"""Sends one message, without redirects and without credentials of its own."""
+
+
+class SignIn:
+    """What goes into the Authorization header of one registry; safe to use from several threads.
+
+    Args:
+        reference: names the registry.
+        given: credentials to use; None for what `docker login` left, read only if the registry asks.
+        scopes: what to ask a token for.
+        exchange: talks to the token server.
+
+    """
+
+    def __init__(
+        self, reference: Reference, given: Credentials | None, scopes: tuple[str, ...], exchange: Exchange
+    ) -> None:
+        self._reference = reference
+        self._given = given
+        self._scopes = scopes
+        self._exchange = exchange
+        self._challenge = ""
+        self._header = ""
+        self._lock = threading.Lock()
+
+    def learn(self, reply: requests.Response) -> None:
+        """Note the challenge of the registry's front door, where it has one."""
+        if reply.status_code == requests.codes.unauthorized:
+            self._challenge = reply.headers.get("WWW-Authenticate", "")
+
+    def authorization(self) -> str:
+        """Return the header's value; empty where the registry asks for nothing."""
+        with self._lock:
+            if self._challenge and not self._header:
+                self._header = self._answer()
+            return self._header
+
+    def renew(self, reply: requests.Response, used: str) -> bool:
+        """Sign in anew after a 401. False when that cannot help: the registry refused what it asked for.
+
+        Args:
+            reply: the 401.
+            used: the header's value that it was the answer to; another thread may have renewed it since.
+
+        """
+        with self._lock:
+            if used != self._header:
+                return True
+            self._challenge = reply.headers.get("WWW-Authenticate", "")
+            if not self._challenge:
+                return False
+            self._header = self._answer()
+            return bool(self._header) and self._header != used
+
+    def _answer(self) -> str:
+        scheme, _, rest = self._challenge.partition(" ")
+        fields = {name.lower(): quoted or plain for name, quoted, plain in _PARAMETER.findall(rest)}
+        if scheme.lower() == "bearer" and fields.get("realm"):
+            return f"Bearer {self._token(fields)}"
+        if scheme.lower() == "basic":
+            known = self._credentials()
+            return _basic(known) if known.user else ""
+        raise RegistryError(
+            f"the registry asks for a sign-in of a kind that is not known here: {printable(scheme)}",
+            where=str(self._reference),
+        )
+
+    def _token(self, fields: dict[str, str]) -> str:
+        """Ask the token server that the challenge names."""
+        realm = fields["realm"]
+        host = urlsplit(realm).hostname or ""
+        plain_registry = self._reference.is_loopback and is_loopback(host)
+        if not realm.startswith("https://") and not plain_registry:
+            raise RegistryError(
+                f"the registry wants the password sent over plain HTTP, to {printable(realm)}",
+                where=str(self._reference),
+                hint="its token server needs TLS",
+            )
+        known = self._credentials()
+        service = [("service", fields["service"])] if fields.get("service") else []
+        headers: dict[str, str] = {}
+        if known.identity_token:
+            form = [
+                ("grant_type", "refresh_token"),
+                ("refresh_token", known.identity_token),
+                ("client_id", "imagebuilder"),
+                ("scope", " ".join(self._scopes)),
+                *service,
+            ]
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            message = Message(method="POST", url=realm, headers=headers, body=urlencode(form).encode())
+        else:
+            query = urlencode([*service, *(("scope", scope) for scope in self._scopes)])
+            if known.user:
+                headers["Authorization"] = _basic(known)
+            url = f"{realm}{'&' if '?' in realm else '?'}{query}"
+            message = Message(method="GET", url=url, headers=headers)
+        try:
+            reply = self._exchange(message)
+        except requests.RequestException as error:
+            raise faults.unreachable(error, realm, str(self._reference)) from error
+        if reply.status_code != requests.codes.ok:
+            raise faults.refused(reply, "sign-in", self._reference)
+        try:
+            data = reply.json()
+            token = str(data.get("token") or data["access_token"])
+        except (ValueError, KeyError, AttributeError):
+            raise RegistryError(
+                f"the token server of the registry, {printable(host)}, gave no token",
+                where=str(self._reference),
+            ) from None
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise RegistryError(
+                f"the token server of the registry, {printable(host)}, gave a broken token",
+                where=str(self._reference),
+            )
+        return token
+
+    def _credentials(self) -> Credentials:
+        if self._given is None:
+            self._given = credentials.find(self._reference.host)
+        return self._given
+
+
+def _basic(known: Credentials) -> str:
+    return "Basic " + base64.b64encode(f"{known.user}:{known.password}".encode()).decode()
