@@ -58,6 +58,10 @@ class Component(_Strict):
         Field(description="`always`: in every image, pinned or not."),
     ] = "pinned"
     needs: Annotated[tuple[str, ...], Field(description="Components that have to be pinned too.")] = ()
+    loads: Annotated[
+        tuple[str, ...],
+        Field(description="Components that its wheels load: pins of these must be what it requires."),
+    ] = ()
     providers: tuple[Provider, ...]
     env: Annotated[
         dict[str, str], Field(default_factory=dict, description="Variables of the image while it is in it.")

@@ -39,6 +39,7 @@ class Request:
         python: major.minor of the image's Python.
         wheel_pins: pins that wheels provide.
         requirements: Python requirements besides the pins.
+        pip: those of them that stand in the recipe, in its order, for messages.
         owners: normalised distribution name and the component that brought it in.
         overrides: pins of wheels to force.
         deb_pins: pins that Debian packages provide.
@@ -53,6 +54,7 @@ class Request:
     python: str
     wheel_pins: tuple[Pinned, ...]
     requirements: tuple[str, ...]
+    pip: tuple[str, ...]
     owners: tuple[tuple[str, str], ...]
     overrides: tuple[str, ...]
     deb_pins: tuple[Pinned, ...]
@@ -94,6 +96,7 @@ def request(recipe: Recipe) -> Request:
         python=recipe.python_minor,
         wheel_pins=tuple(wheel_pins),
         requirements=tuple(sorted(set(requirements))),
+        pip=recipe.pip,
         owners=tuple(sorted(owners.items())),
         overrides=tuple(sorted(recipe.override)),
         deb_pins=tuple(deb_pins),

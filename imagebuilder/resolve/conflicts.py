@@ -1,0 +1,404 @@
+"""Why pins cannot hold together: who asks for what, which values would work, and how to force a pin.
+
+Nothing here guesses from names or tables: every party and every value comes from the packages' own metadata
+or from asking the solver again with one thing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagebuilder import catalog
+from imagebuilder.errors import ConflictError, ImagebuilderError, Problem
+from imagebuilder.resolve import wheelfile
+from imagebuilder.resolve.request import Pinned, Request
+from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, files, solve
+
+_PARALLEL = 2
+_STEPS = 4
+_PYTHONS = tuple(f"3.{minor}" for minor in range(9, 16))
+_NOT_FOUND = "was not found in"
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """One thing that the recipe asks for: a pin, or a requirement of `pip:` or of the catalog."""
+
+    where: str
+    label: str
+    package: str
+    requirement: str
+    pin: Pinned | None = None
+
+
+def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
+    """Find out what clashes when the solver found nothing.
+
+    Args:
+        request: what was asked for.
+        target: what it was solved for.
+        reason: the solver's own words, for what no closer look explains.
+
+    Returns:
+        A ConflictError with every clash, to be raised.
+
+    """
+    everyone = parties(request)
+    forced = _forced(request)
+    problems: list[Problem] = []
+    able = []
+    for party, version in zip(everyone, _parallel(lambda item: _alone(item, target), everyone), strict=True):
+        if isinstance(version, UnsolvableError):
+            problems.append(_impossible(party, str(version), target))
+        else:
+            able.append((party, version))
+    kept, clashing = _split([party for party, _ in able], forced, target)
+    versions = dict(able)
+    problems += _parallel(lambda item: _clash(item, versions[item], kept, forced, target), clashing)
+    solution = _try(_requirements(kept), forced, target)
+    if solution:
+        pins = tuple(party.pin for party in kept if party.pin)
+        problems += never_loaded(replace(request, wheel_pins=pins), solution, target)
+    if not problems:
+        problems = [
+            Problem(message=_short(reason), where=f"{request.recipe}: pins", hint="loosen one of these")
+        ]
+    return ConflictError.of(problems)
+
+
+def never_loaded(request: Request, solution: Solution, target: Target) -> list[Problem]:
+    """Explain pins that can be fulfilled and would mean nothing: nobody loads what they pin.
+
+    torch for CUDA 13 beside a pin of the CUDA 12 runtime is the usual case: both fit into one venv.
+    """
+    return [
+        _idle_problem(request, loader, idle, solution, target)
+        for loader, idle in idle_pins(request, solution)
+    ]
+
+
+def idle_pins(request: Request, solution: Solution) -> list[tuple[Pinned, tuple[Pinned, ...]]]:
+    """Find each pin whose component should load others, and those others that it does not bring in."""
+    pins = {pin.pin: pin for pin in request.wheel_pins}
+    components = catalog.load()
+    found = []
+    for name, loader in pins.items():
+        tree = solution.tree(canonicalize_name(loader.package))
+        loads = components[name].loads if name in components else ()
+        idle = tuple(
+            pins[other]
+            for other in loads
+            if other in pins and canonicalize_name(pins[other].package) not in tree
+        )
+        if idle:
+            found.append((loader, idle))
+    return found
+
+
+def contradictions(name: str, version: str, solution: Solution, target: Target) -> tuple[str, ...]:
+    """List who in a solution requires another version of a package than the given one, in words.
+
+    >>> contradictions("nvidia-nccl-cu12", "2.28.9", solution, target)  # doctest: +SKIP
+    ('torch 2.10.0 requires nvidia-nccl-cu12==2.27.5',)
+    """
+    askers = [(parent, solution.versions[parent]) for parent in sorted(solution.parents.get(name, ()))]
+    if not askers:
+        return ()
+    found = []
+    offered = files(askers, target)
+    with target.site.session() as session:
+        for parent, parent_version in askers:
+            file = wheelfile.best(offered.get(parent, ()), target)
+            demands = wheelfile.demands(wheelfile.requires(file, session), name, target) if file else ()
+            found += [
+                f"{parent} {parent_version} requires {name}{demand.specifier}"
+                for demand in demands
+                if not demand.specifier.contains(version, prereleases=True)
+            ]
+    return tuple(found)
+
+
+def parties(request: Request) -> tuple[Party, ...]:
+    """List what a request asks for, those that load others first: a clash is then told of the others."""
+    components = catalog.load()
+    pins = sorted(
+        request.wheel_pins, key=lambda pin: pin.pin not in components or not components[pin.pin].loads
+    )
+    found = [
+        Party(
+            where=f"{request.recipe}: pins.{pin.pin}",
+            label=f'{pin.pin} "{pin.value}"',
+            package=canonicalize_name(pin.package),
+            requirement=pin.requirement,
+            pin=pin,
+        )
+        for pin in pins
+    ]
+    owners = {canonicalize_name(package): component for package, component in request.owners}
+    for requirement in request.requirements:
+        package = canonicalize_name(Requirement(requirement).name)
+        place = (
+            f"pip[{request.pip.index(requirement)}]"
+            if requirement in request.pip
+            else f"pins.{owners[package]}"
+        )
+        found.append(
+            Party(
+                where=f"{request.recipe}: {place}",
+                label=f"`{requirement}`",
+                package=package,
+                requirement=requirement,
+            )
+        )
+    return tuple(found)
+
+
+def _alone(party: Party, target: Target) -> str | UnsolvableError:
+    try:
+        question = Question(requirements=(party.requirement,), dependencies=False)
+        return solve(question, target).versions[party.package]
+    except UnsolvableError as error:
+        return error
+
+
+def _impossible(party: Party, reason: str, target: Target) -> Problem:
+    """Explain a party that fails by itself: unknown, no wheels for this Python, or no such version."""
+    asked = str(Requirement(party.requirement).specifier).removesuffix(".*")
+    value = party.pin.value if party.pin else asked
+    if f"{party.package} {_NOT_FOUND}" in reason:
+        return Problem(
+            message=f"{party.label}: the package index knows no `{party.package}`",
+            where=party.where,
+            hint="check the spelling"
+            if not party.pin
+            else "does the site's index hold everything? see --site",
+        )
+    pythons = [
+        python
+        for python, found in zip(
+            _PYTHONS,
+            _parallel(lambda python: _alone(party, replace(target, python=python)), _PYTHONS),
+            strict=True,
+        )
+        if isinstance(found, str)
+    ]
+    near = _nearest(party, target)
+    values = (
+        f"; for Python {target.python} there is {near}"
+        if near
+        else f"; none has a wheel for Python {target.python}"
+    )
+    if pythons:
+        return Problem(
+            message=f"{party.package} {value.removeprefix('==')} has no wheel for Python {target.python} "
+            f"and glibc {target.glibc} on {target.architecture}",
+            where=party.where,
+            hint=f"it has some for Python {', '.join(pythons)}{values}",
+        )
+    if "no usable wheels" in reason or "has no wheels" in reason:
+        return Problem(
+            message=f"{party.package} {value.removeprefix('==')} has no wheel that runs on "
+            f"glibc {target.glibc}, {target.architecture}",
+            where=party.where,
+            hint=f"it may be there as source only, which this does not build{values}",
+        )
+    return Problem(
+        message=f"{party.package} {value.removeprefix('==')} does not exist",
+        where=party.where,
+        hint=f"the nearest is {near}" if near else f"no version has a wheel for Python {target.python}",
+    )
+
+
+def _nearest(party: Party, target: Target) -> str:
+    """Name the values on both sides of a pin that the index has for this target; the newest for others."""
+    if not party.pin:
+        found = _try((party.package,), (), target, dependencies=False)
+        return f"{party.package} {found.versions[party.package]}" if found else ""
+    questions = [(f"{party.package}<{party.pin.value}", False), (f"{party.package}>{party.pin.value}", True)]
+    answers = _parallel(
+        lambda item: _try((item[0],), (), target, dependencies=False, lowest=item[1]), questions
+    )
+    values = [_like(answer.versions[party.package], party.pin) for answer in answers if answer]
+    return " or ".join(dict.fromkeys(f'"{value}"' for value in values))
+
+
+def _split(
+    everyone: Sequence[Party], forced: tuple[str, ...], target: Target
+) -> tuple[list[Party], list[Party]]:
+    """Part those that hold together from those that do not hold with them; the order decides who stays."""
+    kept: list[Party] = []
+    clashing: list[Party] = []
+    rest = list(everyone)
+    while rest:
+        # More requirements never make a solution: so the longest prefix that holds can be found by halving.
+        low, high = 0, len(rest)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if _try(_requirements([*kept, *rest[:middle]]), forced, target):
+                low = middle
+            else:
+                high = middle - 1
+        kept += rest[:low]
+        clashing += rest[low : low + 1]
+        rest = rest[low + 1 :]
+    return kept, clashing
+
+
+def _clash(
+    party: Party, version: str, kept: Sequence[Party], forced: tuple[str, ...], target: Target
+) -> Problem:
+    """Explain a party that holds by itself, and not with the others."""
+    try:
+        solution = solve(
+            Question(requirements=(*_requirements(kept), party.package), overrides=forced), target
+        )
+    except UnsolvableError:
+        return Problem(
+            message=f"{party.label} cannot be had with the rest: {_reason(party, kept, forced, target)}",
+            where=party.where,
+            hint="no other value works either; drop it, or move the others",
+        )
+    works = solution.versions[party.package]
+    same = [other for other in kept if other.package == party.package]
+    blockers = [f"{other.where.rpartition(': ')[2]} asks for {other.requirement}" for other in same]
+    blockers += contradictions(party.package, version, solution, target)
+    reason = "; ".join(blockers) or _reason(party, kept, forced, target)
+    ways = []
+    if party.pin:
+        ways.append(f'set {party.pin.pin}: "{_like(works, party.pin)}"')
+        askers = solution.parents.get(party.package, frozenset())
+        ways += [
+            f'or {other.pin.pin}: "{value}", which takes {party.package} {version}'
+            for other in kept
+            if other.pin and other.package in askers
+            if (value := _other_value(other.pin, [*kept, party], [party.package], forced, target))
+        ]
+        ways.append(f"or force it with `override: [{party.pin.pin}]`")
+    else:
+        ways.append(f"{party.package} {works} would work")
+    return Problem(message=f"{party.label} clashes: {reason}", where=party.where, hint=", ".join(ways))
+
+
+def _idle_problem(
+    request: Request, loader: Pinned, idle: Sequence[Pinned], solution: Solution, target: Target
+) -> Problem:
+    root = canonicalize_name(loader.package)
+    tree = solution.tree(root)
+    version = solution.versions[root]
+    loaded = {pin.pin: sorted(_family(pin.pin) & tree) for pin in idle}
+    names = [name for found in loaded.values() for name in found]
+    pins = ", ".join(f'{pin.pin} "{pin.value}" ({pin.package})' for pin in idle)
+    needed = [canonicalize_name(pin.package) for pin in idle]
+    other = _other_value(loader, parties(request), needed, _forced(request), target)
+    ways = [
+        f'{pin.pin}: "{_like(solution.versions[loaded[pin.pin][0]], pin)}"' for pin in idle if loaded[pin.pin]
+    ]
+    hints = [f"with {root} {version} set {', '.join(ways)}"] if ways else []
+    hints += [f'keep these pins and set {loader.pin}: "{other}"'] if other else []
+    return Problem(
+        message=f"{root} {version} loads {', '.join(names) or 'none of them'}, "
+        f"so these pins would never be loaded: {pins}",
+        where=f"{request.recipe}: pins.{loader.pin}",
+        hint="; or ".join(hints) or f"drop these pins, or choose another {loader.pin}",
+    )
+
+
+def _family(component: str) -> frozenset[str]:
+    """Name all distributions that the catalog knows as providers of a component, whatever the recipe pins."""
+    return frozenset(
+        canonicalize_name(catalog.fill(provider.wheel, provider.when.get(component, "")))
+        for provider in catalog.load()[component].providers
+        if provider.wheel
+    )
+
+
+def _other_value(
+    pin: Pinned,
+    others: Sequence[Party],
+    needed: Sequence[str],
+    forced: tuple[str, ...],
+    target: Target,
+) -> str:
+    """Find another value of a pin with which the others hold, and that loads what it should; "" for none.
+
+    Older values first, the newest of them first; then the one that comes next.
+    """
+    package = canonicalize_name(pin.package)
+    rest = _requirements(other for other in others if other.package != package)
+    bound = f"<{pin.value}"
+    for _ in range(_STEPS):
+        found = _try((*rest, package + bound), forced, target)
+        if found is None:
+            break
+        version = found.versions[package]
+        if set(needed) <= found.tree(package):
+            return _like(version, pin)
+        bound = f"<{version}"
+    # The lowest of everything else is not wanted here: only pins, which leave little choice.
+    pins = _requirements(other for other in others if other.pin and other.package != package)
+    question = (*pins, f"{package}>{pin.value}")
+    found = _try(question, forced, target, lowest=True)
+    if found is None or not set(needed) <= found.tree(package):
+        return ""
+    version = found.versions[package]
+    holds = _try((*rest, f"{package}=={version}"), forced, target)
+    return _like(version, pin) if holds else ""
+
+
+def _reason(party: Party, kept: Sequence[Party], forced: tuple[str, ...], target: Target) -> str:
+    try:
+        solve(Question(requirements=_requirements([*kept, party]), overrides=forced), target)
+    except UnsolvableError as error:
+        return _short(str(error))
+    return "the solver gave no reason"
+
+
+def _short(reason: str) -> str:
+    """Keep uv's reasoning without its frame."""
+    text = reason.partition("cause: ")[2] or reason
+    text = text.partition(" hint: ")[0]
+    return text.replace(", we can conclude that your requirements are unsatisfiable.", ".")
+
+
+def _like(version: str, pin: Pinned) -> str:
+    """Write a version as finely as a pin does: 9.10.2.21 beside "9.9" is "9.10"."""
+    release = Version(version).release
+    short = ".".join(str(part) for part in release[: len(Version(pin.value).release)])
+    return Version(version).public if short == pin.value else short
+
+
+def _forced(request: Request) -> tuple[str, ...]:
+    return tuple(pin.requirement for pin in request.wheel_pins if pin.pin in request.overrides)
+
+
+def _requirements(found: Iterable[Party]) -> tuple[str, ...]:
+    return tuple(party.requirement for party in found)
+
+
+def _try(
+    requirements: tuple[str, ...],
+    forced: tuple[str, ...],
+    target: Target,
+    *,
+    dependencies: bool = True,
+    lowest: bool = False,
+) -> Solution | None:
+    question = Question(requirements=requirements, overrides=forced, dependencies=dependencies, lowest=lowest)
+    try:
+        return solve(question, target)
+    except UnsolvableError:
+        return None
+
+
+def _parallel(function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+    with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
+        return list(pool.map(function, items))

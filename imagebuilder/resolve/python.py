@@ -1,0 +1,266 @@
+"""Python's side of a lock: which wheels, for the image's Python and C library, whatever the host runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagebuilder.errors import ConflictError, FetchError, Problem
+from imagebuilder.lock import Override, Wheel
+from imagebuilder.resolve import conflicts, wheelfile
+from imagebuilder.resolve.request import Request
+from imagebuilder.resolve.uv import File, Question, Solution, Target, UnsolvableError, files, solve
+from imagebuilder.site import Site
+
+_PARALLEL = 8
+
+
+def resolve_wheels(
+    request: Request,
+    glibc: str,
+    site: Site,
+    keep: Sequence[Wheel] = (),
+    upgrade: Collection[str] | None = None,
+) -> tuple[tuple[Wheel, ...], tuple[Override, ...]]:
+    """Find the wheels of an image, and which pins were forced against what others require.
+
+    Args:
+        request: what is asked for.
+        glibc: version of the base's C library, as in "2.41".
+        site: how to reach an index.
+        keep: the wheels of the lock so far; their versions stay as long as they fit.
+        upgrade: None keeps them all, an empty collection none; else names of pins or of distributions that
+            may move.
+
+    Raises:
+        ConflictError: pins and requirements cannot hold together; every conflict, with ways out.
+        FetchError: the index could not be asked.
+
+    """
+    target = Target(python=request.python, glibc=glibc, architecture=request.architecture, site=site)
+    pins = {pin.pin: pin for pin in request.wheel_pins}
+    forced = tuple(pins[name] for name in request.overrides if name in pins)
+    question = Question(
+        requirements=(*(pin.requirement for pin in request.wheel_pins), *request.requirements),
+        overrides=tuple(pin.requirement for pin in forced),
+    )
+    try:
+        solution = _solve(request, question, target, _kept(request, keep, upgrade))
+    except UnsolvableError as error:
+        raise conflicts.explain(request, target, str(error)) from None
+    offered = files(solution.versions.items(), target)
+    wheels = _wheels(request, solution, offered, target, keep)
+    overrides = tuple(
+        Override(
+            pin=pin.pin,
+            wanted=pin.value,
+            locked=solution.versions[canonicalize_name(pin.package)],
+            contradicts=conflicts.contradictions(
+                canonicalize_name(pin.package),
+                solution.versions[canonicalize_name(pin.package)],
+                solution,
+                target,
+            ),
+        )
+        for pin in forced
+    )
+    return wheels, overrides
+
+
+def locate_wheels(
+    wheels: Sequence[Wheel], python: str, glibc: str, site: Site, architecture: str = "amd64"
+) -> dict[str, str]:
+    """Find where the locked files are today: sha256 and URL (`file:` for one in a wheel folder).
+
+    Raises:
+        FetchError: an index could not be asked, or has some of the files no more; names each.
+
+    """
+    target = Target(python=python, glibc=glibc, architecture=architecture, site=site)
+    if not wheels:
+        return {}
+    offered = _offered_files([(wheel.name, wheel.version) for wheel in wheels], target)
+    urls = {}
+    problems = []
+    for wheel in wheels:
+        # The hash decides: an index may rename nothing and still hold other bytes.
+        same = [file for file in offered.get(wheel.name, ()) if file.sha256 == wheel.sha256]
+        named = [file for file in offered.get(wheel.name, ()) if file.name == wheel.file]
+        if same or (named and not named[0].sha256):
+            urls[wheel.sha256] = (same or named)[0].url
+            continue
+        reason = "with other bytes than the locked ones" if named else "no longer" if offered else "not"
+        problems.append(
+            Problem(
+                message=f"the package index has {wheel.file} {reason}",
+                hint="name an index or folder that has it in --site, or run imagebuilder lock --upgrade",
+            )
+        )
+    if problems:
+        raise FetchError.of(problems)
+    return urls
+
+
+def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | None) -> dict[str, str]:
+    """Name the versions that should stay: not those of what may move, nor what the recipe now rules out."""
+    if upgrade is not None and not upgrade:
+        return {}
+    packages = {pin.pin: canonicalize_name(pin.package) for pin in request.wheel_pins}
+    moving = {packages.get(name, canonicalize_name(name)) for name in upgrade or ()}
+    kept = {wheel.name: wheel.version for wheel in keep if wheel.name not in moving}
+    for text in (*(pin.requirement for pin in request.wheel_pins), *request.requirements):
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        if name in kept and not requirement.specifier.contains(kept[name], prereleases=True):
+            del kept[name]
+    return kept
+
+
+def _solve(request: Request, question: Question, target: Target, kept: Mapping[str, str]) -> Solution:
+    """Solve, and move as little as can be away from the versions of the lock so far.
+
+    uv's own preferences (an output file that is there already) cannot be used: with several indexes it
+    then looks at one of them only, and finds no wheel where another index has one.
+    """
+    direct = {canonicalize_name(Requirement(text).name) for text in question.requirements}
+    if direct <= set(kept):
+        staying = _solve_constrained(request, question, target, kept)
+        if staying:
+            return staying
+    newest = _solve_loaded(request, question, target)
+    if not kept:
+        return newest
+    # What is new or moves takes its newest version, first alone, then with all that it brings in.
+    moving = direct - set(kept)
+    with_trees = {name for root in moving for name in newest.tree(root)}
+    for free in (moving, with_trees):
+        limits = {**kept, **{name: newest.versions[name] for name in free}}
+        solution = _solve_constrained(request, question, target, limits)
+        if solution:
+            return solution
+    return newest
+
+
+def _solve_constrained(
+    request: Request, question: Question, target: Target, limits: Mapping[str, str]
+) -> Solution | None:
+    lines = tuple(f"{name}=={version}" for name, version in sorted(limits.items()))
+    try:
+        solution = solve(replace(question, constraints=lines), target)
+    except UnsolvableError:
+        return None
+    return None if conflicts.idle_pins(request, solution) else solution
+
+
+def _solve_loaded(request: Request, question: Question, target: Target) -> Solution:
+    """Solve so that everything pinned is loaded by what is said to load it.
+
+    A wheel folder may offer another build under the same version (`2.13.0+cpu`), which sorts before the
+    index's own. Where such a build leaves pins idle, the other one was meant.
+    """
+    solution = solve(question, target)
+    idle = conflicts.idle_pins(request, solution)
+    builds = [
+        f"{loader.package}!={version}"
+        for loader, _ in idle
+        if "+" in (version := solution.versions[canonicalize_name(loader.package)])
+        and "+" not in loader.value
+    ]
+    if builds:
+        other = replace(question, requirements=(*question.requirements, *builds))
+        try:
+            second = solve(other, target)
+        except UnsolvableError:
+            second = solution
+        if not conflicts.idle_pins(request, second):
+            return second
+    if idle:
+        raise ConflictError.of(conflicts.never_loaded(request, solution, target))
+    return solution
+
+
+def _offered_files(versions: Sequence[tuple[str, str]], target: Target) -> dict[str, tuple[File, ...]]:
+    try:
+        return files(versions, target)
+    except UnsolvableError:
+        pass
+    # One that is missing spoils the answer for all: ask one by one, to name every missing one.
+    found: dict[str, tuple[File, ...]] = {}
+
+    def ask(version: tuple[str, str]) -> None:
+        try:
+            found.update(files([version], target))
+        except UnsolvableError:
+            return
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        list(pool.map(ask, versions))
+    return found
+
+
+def _wheels(
+    request: Request,
+    solution: Solution,
+    offered: Mapping[str, tuple[File, ...]],
+    target: Target,
+    keep: Sequence[Wheel],
+) -> tuple[Wheel, ...]:
+    known = {wheel.sha256: wheel for wheel in keep}
+    chosen: dict[str, File] = {}
+    problems = []
+    for name, version in sorted(solution.versions.items()):
+        candidates = offered.get(name, ())
+        # A file that was locked stays, even where a better one of the same version has appeared since.
+        locked = next((file for file in candidates if file.sha256 in known), None)
+        file = locked or wheelfile.best(candidates, target)
+        if file is None:
+            offers = ", ".join(sorted(item.name for item in candidates)) or "no wheels at all"
+            problems.append(
+                Problem(
+                    message=f"{name} {version} has no wheel for Python {target.python} "
+                    f"and glibc {target.glibc} on {target.architecture}",
+                    where=request.recipe,
+                    hint=f"the index offers {offers}",
+                )
+            )
+            continue
+        size = known[file.sha256].size if locked else file.size
+        chosen[name] = File(name=file.name, url=file.url, sha256=file.sha256, size=size)
+    if problems:
+        raise ConflictError.of(problems)
+    session = target.site.session()
+    with session, ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
+        sizes = pool.map(lambda file: wheelfile.measure(file, session), chosen.values())
+        measured = dict(zip(chosen, sizes, strict=True))
+    owners = _owners(request.owners, solution)
+    return tuple(
+        Wheel(
+            name=name,
+            version=str(Version(solution.versions[name])),
+            file=file.name,
+            size=file.size,
+            sha256=file.sha256,
+            component=owners[name],
+        )
+        for name, file in sorted(measured.items())
+    )
+
+
+def _owners(direct: Iterable[tuple[str, str]], solution: Solution) -> dict[str, str]:
+    """Give each wheel to the component that brings it in: of several, to the one that brings in most.
+
+    So what torch shares with cuDNN, which torch brings in too, is torch's. The rest is Python's.
+    """
+    trees = {canonicalize_name(package): solution.tree(canonicalize_name(package)) for package, _ in direct}
+    owners = dict.fromkeys(solution.versions, "python")
+    components = {canonicalize_name(package): component for package, component in direct}
+    for package in sorted(trees, key=lambda name: (len(trees[name]), name)):
+        owners.update(dict.fromkeys(trees[package], components[package]))
+    # What a component asks for by name is its own, whoever else wants it too.
+    owners.update({name: component for name, component in components.items() if name in owners})
+    return owners

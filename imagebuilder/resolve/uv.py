@@ -1,0 +1,216 @@
+"""uv as a solver: requirements in, versions and who asked for them out; and the files of given versions."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import uv
+from packaging.utils import canonicalize_name
+
+from imagebuilder import process
+from imagebuilder.errors import FetchError, ImagebuilderError
+from imagebuilder.site import Site, redact
+
+log = logging.getLogger(__name__)
+
+# A first run fetches the index pages and the metadata of every package; a minute on a slow line.
+_TIMEOUT = 600.0
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+_UNSOLVABLE = "No solution found"
+_LINE = re.compile(r"([a-z0-9][a-z0-9-]*)==([^\s;]+)[^#]*(?:# via (.*))?")
+
+
+class UnsolvableError(Exception):
+    """No set of versions fulfils the requirements; the text is uv's reasoning on one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What is solved for: the image's Python and C library, and how this host reaches an index."""
+
+    python: str
+    glibc: str
+    architecture: str
+    site: Site
+
+    @property
+    def machine(self) -> str:
+        return _MACHINES.get(self.architecture, self.architecture)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked: requirements; those that replace every other on their package; limits to all the rest.
+
+    `lowest` asks for the oldest versions of what is required by name, instead of the newest.
+    """
+
+    requirements: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    lowest: bool = False
+    dependencies: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """The version of every package by its normalised name, and which packages require it."""
+
+    versions: Mapping[str, str]
+    parents: Mapping[str, frozenset[str]]
+
+    def tree(self, root: str) -> frozenset[str]:
+        """Name a package and all that it brings in."""
+        found = {root} & set(self.versions)
+        new = set(found)
+        while new:
+            new = {name for name, parents in self.parents.items() if parents & new} - found
+            found |= new
+        return frozenset(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """One wheel as an index offers it; the index may leave out sha256 and size (then "" and -1)."""
+
+    name: str
+    url: str
+    sha256: str
+    size: int
+
+
+def solve(question: Question, target: Target) -> Solution:
+    """Find versions of wheels for the target.
+
+    Raises:
+        UnsolvableError: there are none.
+        FetchError: the index could not be asked.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="imagebuilder-") as folder:
+        output = Path(folder) / "solution.txt"
+        options = ["--no-header", "--annotation-style", "line", "--output-file", str(output)]
+        for option, lines in (("--override", question.overrides), ("--constraint", question.constraints)):
+            if lines:
+                file = Path(folder) / f"{option.strip('-')}.txt"
+                file.write_text("".join(f"{line}\n" for line in lines))
+                options += [option, str(file)]
+        if question.lowest:
+            options += ["--resolution", "lowest-direct"]
+        if not question.dependencies:
+            options.append("--no-deps")
+        _compile(question.requirements, options, target, Path(folder))
+        return _parse(output.read_text())
+
+
+def files(versions: Iterable[tuple[str, str]], target: Target) -> dict[str, tuple[File, ...]]:
+    """Look up which wheels of exactly these versions fit the target, by normalised name.
+
+    Raises:
+        UnsolvableError: a version is not there.
+        FetchError: the index could not be asked.
+
+    """
+    requirements = [f"{name}=={version}" for name, version in versions]
+    with tempfile.TemporaryDirectory(prefix="imagebuilder-") as folder:
+        output = Path(folder) / "pylock.toml"
+        options = ["--no-deps", "--format", "pylock.toml", "--output-file", str(output)]
+        _compile(requirements, options, target, Path(folder))
+        data = tomllib.loads(output.read_text())
+    return {
+        canonicalize_name(package["name"]): tuple(_file(item, output.parent) for item in package["wheels"])
+        for package in data.get("packages", ())
+    }
+
+
+def _compile(requirements: Sequence[str], options: Sequence[str], target: Target, folder: Path) -> None:
+    # A folder of its own also keeps uv from finding the pyproject.toml of whoever stands in one.
+    argv = [
+        uv.find_uv_bin(), "pip", "compile", "-", "--quiet",
+        "--python", sys.executable,  # else uv looks for the target's Python, and downloads it
+        "--python-version", target.python,
+        "--python-platform", _platform(target.machine, target.glibc),
+        "--only-binary", ":all:",
+        *(["--no-index"] if target.site.no_index else []),
+        *options,
+    ]  # fmt: skip
+    env = {**target.site.environment(), "NO_COLOR": "1"}
+    text = "".join(f"{requirement}\n" for requirement in requirements)
+    result = process.run(argv, timeout=_TIMEOUT, env=env, cwd=folder, stdin=text, check=False)
+    if result.code == 0:
+        return
+    reason = redact(" ".join(result.stderr.split()))
+    if _UNSOLVABLE in reason:
+        raise UnsolvableError(reason)
+    log.debug("%s", redact(result.stderr))
+    raise FetchError(
+        f"the package index cannot be asked: {_first_cause(result.stderr)}", hint=_network_hint(reason)
+    )
+
+
+def _parse(text: str) -> Solution:
+    versions: dict[str, str] = {}
+    parents: dict[str, frozenset[str]] = {}
+    for line in text.splitlines():
+        found = _LINE.match(line)
+        if found:
+            versions[found[1]] = found[2]
+            askers = (asker.strip() for asker in (found[3] or "").split(","))
+            # Askers that begin with a dash are our own input.
+            parents[found[1]] = frozenset(asker for asker in askers if asker and not asker.startswith("-"))
+    return Solution(versions=versions, parents=parents)
+
+
+def _file(item: Mapping[str, Any], folder: Path) -> File:
+    url = item.get("url") or (folder / item["path"]).resolve().as_uri()
+    name = item.get("name") or unquote(urlsplit(url).path.rpartition("/")[2])
+    return File(
+        name=name, url=url, sha256=item.get("hashes", {}).get("sha256", ""), size=item.get("size", -1)
+    )
+
+
+def _platform(machine: str, glibc: str) -> str:
+    """Name the newest platform known to uv that runs on this C library; newer wheels stay out."""
+    minor = int(glibc.split(".")[1])
+    fitting = [known for known in _known_glibc_minors(machine) if known <= minor]
+    if not fitting:
+        raise ImagebuilderError(f"uv knows no platform for {machine} with glibc {glibc}")
+    return f"{machine}-manylinux_2_{max(fitting)}"
+
+
+@cache
+def _known_glibc_minors(machine: str) -> tuple[int, ...]:
+    text = process.run([uv.find_uv_bin(), "pip", "compile", "--help"], timeout=30).stdout
+    return tuple(sorted({int(minor) for minor in re.findall(rf"\b{machine}-manylinux_2_(\d+)\b", text)}))
+
+
+def _first_cause(stderr: str) -> str:
+    """Pick the line that says what failed, and the innermost reason."""
+    lines = [
+        redact(line.strip().removeprefix("cause:").strip()) for line in stderr.splitlines() if line.strip()
+    ]
+    lines = [line.removeprefix("error:").strip() for line in lines]
+    if len(lines) < 3:
+        return "; ".join(lines) or "uv gave no reason"
+    return f"{lines[1]}: {lines[-1]}"
+
+
+def _network_hint(reason: str) -> str:
+    low = reason.lower()
+    if "certificate" in low or "unknownissuer" in low:
+        return "a CA is missing: set SSL_CERT_FILE, or `ca:` in a file for --site"
+    if "401" in low or "403" in low:
+        return "the index wants credentials: put them into ~/.netrc"
+    if "tunnel" in low or "proxy" in low:
+        return "the proxy refuses or is not there: check https_proxy and no_proxy, or `proxies:` for --site"
+    return "check the network, the proxy (https_proxy) and the index (pip's or uv's settings, or --site FILE)"
