@@ -1,0 +1,321 @@
+"""Wheels that must not be spliced: each is refused with its reason, and nothing of it stays in the store."""
+
+from __future__ import annotations
+
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imagebuilder.errors import BuildError
+from imagebuilder.layers.wheel import build_wheel_layer
+from imagebuilder.plan import WheelLayer
+from imagebuilder.progress import no_advance
+from imagebuilder.store import Store
+from tests.support.wheels import File, encoded, locked, make_wheel, splice, standard, write_zip
+
+NAME = "demo-1.0-py3-none-any.whl"
+TARGET = "demo/victim.py"
+CONTENT = b"value = 1\n" * 50
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def refused(path: Path, store: Store, message: str, member: str = "") -> None:
+    with pytest.raises(BuildError) as caught:
+        splice([path], store)
+    text = str(caught.value)
+    assert message in text
+    assert NAME in text
+    assert member in text
+    assert not list(store.root.glob("blobs/sha256/*"))
+    assert not list(store.root.glob("work/*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("/etc/passwd", "is an absolute path"),
+        ("../../bin/sh", "leads out of its folder"),
+        ("demo/../../x", "leads out of its folder"),
+        ("demo\\x.py", "has a backslash"),
+        ("demo/\x1b[31m.py", "has a control character"),
+        ("demo//x.py", "is not a plain path"),
+        ("./x.py", "is not a plain path"),
+        ("demo/.wh.x.py", "would delete files"),
+        ("demo/" + "x" * 256, "has too long a path"),
+        ("demo-1.0.data/nowhere/x", "is for an unknown place"),
+        ("demo-1.0.data/data/pyvenv.cfg", "would replace a part of the venv"),
+        ("demo-1.0.data/scripts/python3", "would replace a part of the venv"),
+        ("demo-1.0.data/purelib/demo/victim.py", "would be written twice"),
+        ("demo/victim.py/x", "a file in the first only"),
+    ],
+)
+def test_paths(tmp_path: Path, store: Store, name: str, message: str) -> None:
+    refused(make_wheel(tmp_path, {TARGET: CONTENT, name: b"x"}), store, message)
+
+
+def test_a_name_with_nul(tmp_path: Path, store: Store) -> None:
+    path = make_wheel(tmp_path, {"demo/aXb.py": b"x"})
+    path.write_bytes(path.read_bytes().replace(b"demo/aXb.py", b"demo/a\0b.py"))
+    refused(path, store, "has a control character", "demo/a\\x00b.py")
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [(stat.S_IFLNK | 0o777, "is a symbolic link"), (stat.S_IFIFO | 0o644, "is a special file")],
+)
+def test_other_than_files(tmp_path: Path, store: Store, mode: int, message: str) -> None:
+    refused(make_wheel(tmp_path, {TARGET: File(data=b"/etc/passwd", mode=mode)}), store, message, TARGET)
+
+
+def test_a_folder_with_content(tmp_path: Path, store: Store) -> None:
+    folder = File(data=b"x", mode=stat.S_IFDIR | 0o755)
+    refused(make_wheel(tmp_path, {"demo/": folder}), store, "is a folder with content")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions(tmp_path: Path, store: Store, method: int) -> None:
+    path = make_wheel(tmp_path, {TARGET: File(data=CONTENT, method=method)})
+    refused(path, store, f"is compressed by method {method}", TARGET)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_duplicates(tmp_path: Path, store: Store) -> None:
+    path = make_wheel(tmp_path, {TARGET: CONTENT})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(TARGET, b"other")
+    refused(path, store, "is there twice", TARGET)
+
+
+# What a member's two headers say, and what its data is, changed one at a time.
+
+
+def directory_entry(data: bytes) -> int:
+    return data.index(b"PK\x01\x02", data.rindex(b"PK\x03\x04"))
+
+
+def patched(
+    tmp_path: Path,
+    *,
+    central: Callable[[bytearray, int], None] | None = None,
+    local: Callable[[bytearray, int], None] | None = None,
+) -> Path:
+    """Make a wheel whose first member is TARGET, and change its headers."""
+    path = make_wheel(tmp_path, {TARGET: CONTENT})
+    data = bytearray(path.read_bytes())
+    if local:
+        local(data, 0)
+    if central:
+        central(data, directory_entry(bytes(data)))
+    path.write_bytes(data)
+    return path
+
+
+def put(offset: int, layout: str, value: int) -> Callable[[bytearray, int], None]:
+    return lambda data, start: struct.pack_into(layout, data, start + offset, value)
+
+
+def test_encrypted(tmp_path: Path, store: Store) -> None:
+    refused(patched(tmp_path, central=put(8, "<H", 1)), store, "is encrypted", TARGET)
+
+
+def test_encrypted_by_its_own_header(tmp_path: Path, store: Store) -> None:
+    refused(patched(tmp_path, local=put(6, "<H", 1)), store, "is compressed in another way", TARGET)
+
+
+def test_another_method_in_its_own_header(tmp_path: Path, store: Store) -> None:
+    refused(patched(tmp_path, local=put(8, "<H", 0)), store, "is compressed in another way", TARGET)
+
+
+def test_another_name_in_its_own_header(tmp_path: Path, store: Store) -> None:
+    refused(
+        patched(tmp_path, local=put(30, "<B", ord("X"))), store, "has another name in its own header", "Xemo/"
+    )
+
+
+def test_another_size_in_its_own_header(tmp_path: Path, store: Store) -> None:
+    refused(
+        patched(tmp_path, local=put(22, "<I", 7)), store, "has another size or CRC in its own header", TARGET
+    )
+
+
+def test_an_offset_to_nowhere(tmp_path: Path, store: Store) -> None:
+    refused(patched(tmp_path, central=put(42, "<I", 3)), store, "is not where the zip directory says", TARGET)
+
+
+def both(offset: int, layout: str, value: int) -> dict[str, Callable[[bytearray, int], None]]:
+    """Change a field in both headers; its offset in the directory is two more than in the member's own."""
+    return {"local": put(offset, layout, value), "central": put(offset + 2, layout, value)}
+
+
+def test_another_crc(tmp_path: Path, store: Store) -> None:
+    refused(patched(tmp_path, **both(14, "<I", 1)), store, "has another CRC", TARGET)
+
+
+def test_less_than_announced(tmp_path: Path, store: Store) -> None:
+    path = patched(tmp_path, **both(22, "<I", len(CONTENT) + 1))
+    data = path.read_bytes().replace(f",{len(CONTENT)}\n".encode(), f",{len(CONTENT) + 1}\n".encode())
+    path.write_bytes(data)
+    with pytest.raises(BuildError, match=r"in RECORD|unpacks to 500 bytes, not the 501"):
+        splice([path], store)
+
+
+def broken(tmp_path: Path, packed: bytes, *, size: int = len(CONTENT), data: bytes = CONTENT) -> Path:
+    """Make a wheel with a member whose data is given as it stands in the zip."""
+    path = tmp_path / NAME
+    files = standard("demo", "1.0", {TARGET: data})
+    rest = {name: file for name, file in files.items() if name != TARGET}
+    rest["demo-1.0.dist-info/RECORD"] = f"{TARGET},sha256={encoded(data)},\n".encode()
+    write_zip(path, {TARGET: File(data=packed, method=zipfile.ZIP_STORED), **rest})
+    raw = bytearray(path.read_bytes())
+    for start, shift in ((0, 0), (directory_entry(bytes(raw)), 2)):
+        struct.pack_into("<H", raw, start + shift + 8, zipfile.ZIP_DEFLATED)
+        struct.pack_into("<I", raw, start + shift + 14, zlib.crc32(data))
+        struct.pack_into("<I", raw, start + shift + 22, size)
+    path.write_bytes(raw)
+    return path
+
+
+def deflated(data: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(data) + packer.flush()
+
+
+def test_the_way_these_members_are_made_is_sound(tmp_path: Path, store: Store) -> None:
+    assert splice([broken(tmp_path, deflated(CONTENT))], store).unpacked > len(CONTENT)
+
+
+def test_size_below_the_truth_stops_at_it(tmp_path: Path, store: Store) -> None:
+    bomb = deflated(bytes(50_000_000))
+    refused(
+        broken(tmp_path, bomb, data=bytes(1000), size=1000),
+        store,
+        "unpacks to more than the 1000 bytes",
+        TARGET,
+    )
+
+
+def test_size_above_the_truth(tmp_path: Path, store: Store) -> None:
+    path = broken(tmp_path, deflated(CONTENT), size=len(CONTENT) + 9)
+    refused(path, store, f"unpacks to {len(CONTENT)} bytes, not the {len(CONTENT) + 9} announced", TARGET)
+
+
+def test_bytes_after_the_end(tmp_path: Path, store: Store) -> None:
+    refused(broken(tmp_path, deflated(CONTENT) + b"more"), store, "has bytes after the end", TARGET)
+
+
+def test_data_that_does_not_end(tmp_path: Path, store: Store) -> None:
+    refused(broken(tmp_path, deflated(CONTENT)[:-3]), store, "does not end", TARGET)
+
+
+def test_data_that_is_not_deflate(tmp_path: Path, store: Store) -> None:
+    refused(broken(tmp_path, b"\xff" * 64), store, "does not unpack", TARGET)
+
+
+def test_overlapping_members(tmp_path: Path, store: Store) -> None:
+    path = patched(tmp_path, **both(18, "<I", 400))
+    refused(path, store, "overlaps what follows it", TARGET)
+
+
+# What the metadata says.
+
+
+def test_another_hash_in_record(tmp_path: Path, store: Store) -> None:
+    files = standard("demo", "1.0", {TARGET: CONTENT})
+    record = files["demo-1.0.dist-info/RECORD"]
+    assert isinstance(record, bytes)
+    files["demo-1.0.dist-info/RECORD"] = record.replace(encoded(CONTENT).encode(), encoded(b"other").encode())
+    refused(
+        write_zip(tmp_path / NAME, files), store, "has another sha256 than the wheel's RECORD says", TARGET
+    )
+
+
+def test_another_size_in_record(tmp_path: Path, store: Store) -> None:
+    files = standard("demo", "1.0", {TARGET: CONTENT})
+    record = files["demo-1.0.dist-info/RECORD"]
+    assert isinstance(record, bytes)
+    files["demo-1.0.dist-info/RECORD"] = record.replace(b",500\n", b",501\n")
+    refused(write_zip(tmp_path / NAME, files), store, "has 500 bytes, and 501 in RECORD", TARGET)
+
+
+@pytest.mark.parametrize("missing", ["WHEEL", "METADATA", "RECORD"])
+def test_missing_metadata(tmp_path: Path, store: Store, missing: str) -> None:
+    files = standard("demo", "1.0", {TARGET: CONTENT})
+    del files[f"demo-1.0.dist-info/{missing}"]
+    refused(write_zip(tmp_path / NAME, files), store, "is missing", f"demo-1.0.dist-info/{missing}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"Wheel-Version: 2.0\nRoot-Is-Purelib: true\n", "is of wheel format 2.0; known is 1.x"),
+        (b"Root-Is-Purelib: true\n", "does not say its Wheel-Version"),
+        (b"Wheel-Version: 1.0\n", "does not say its Root-Is-Purelib"),
+        (b"\xff\xfe", "is not UTF-8"),
+    ],
+)
+def test_wheel_versions(tmp_path: Path, store: Store, text: bytes, message: str) -> None:
+    files = {**standard("demo", "1.0", {}), "demo-1.0.dist-info/WHEEL": text}
+    refused(write_zip(tmp_path / NAME, files), store, message)
+
+
+def test_no_dist_info(tmp_path: Path, store: Store) -> None:
+    refused(write_zip(tmp_path / NAME, {TARGET: CONTENT}), store, "has no .dist-info folder")
+
+
+def test_several_dist_infos(tmp_path: Path, store: Store) -> None:
+    refused(
+        make_wheel(tmp_path, {"other-1.0.dist-info/METADATA": b""}), store, "has several .dist-info folders"
+    )
+
+
+def test_the_dist_info_of_another(tmp_path: Path, store: Store) -> None:
+    path = write_zip(tmp_path / NAME, standard("other", "1.0", {}))
+    refused(path, store, "belongs to another distribution than demo")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[console_scripts]\nrun = demo\n", "has a command without a function"),
+        (b"[console_scripts]\n../run = demo:main\n", "is not a name for a command"),
+        (b"run = demo:main\n", "cannot be read"),
+    ],
+)
+def test_entry_points(tmp_path: Path, store: Store, text: bytes, message: str) -> None:
+    refused(make_wheel(tmp_path, {"demo-1.0.dist-info/entry_points.txt": text}), store, message)
+
+
+# The file itself.
+
+
+@pytest.mark.parametrize("data", [b"", b"not a zip file at all", b"PK\x05\x06" + bytes(10)])
+def test_no_zip_file(tmp_path: Path, store: Store, data: bytes) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(data)
+    refused(path, store, "is not a zip file")
+
+
+def test_other_bytes_than_the_locked_ones(tmp_path: Path, store: Store) -> None:
+    path = make_wheel(tmp_path, {TARGET: CONTENT})
+    wheel = locked(path)
+    layer = WheelLayer(component="python", wheels=(wheel,), python="3.13")
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(BuildError, match=f"is not the locked file.*{wheel.sha256}"):
+        build_wheel_layer(layer, {wheel.sha256: path}, store, no_advance)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, store: Store) -> None:
+    path = make_wheel(tmp_path, {TARGET: CONTENT})
+    wheel = locked(path)
+    layer = WheelLayer(component="python", wheels=(wheel,), python="3.13")
+    with pytest.raises(BuildError, match="cannot be read: No such file"):
+        build_wheel_layer(layer, {wheel.sha256: tmp_path / "absent"}, store, no_advance)
