@@ -61,16 +61,23 @@ def facts(distribution: str, suite: str) -> Distribution:
     where = f"base: {distribution}:{suite}"
     if distribution not in known:
         raise InputError(
-            f"`{distribution}` is not a distribution that can be bootstrapped", where=where,
+            f"`{distribution}` is not a distribution that can be bootstrapped",
+            where=where,
             hint=yamlfile.nearest(distribution, known) or f"known: {', '.join(sorted(known))}",
         )
     suites = known[distribution].suites
     if suite not in suites:
         raise InputError(
-            f"`{suite}` is not a suite of {distribution} that can be bootstrapped", where=where,
+            f"`{suite}` is not a suite of {distribution} that can be bootstrapped",
+            where=where,
             hint=yamlfile.nearest(suite, suites) or f"known: {', '.join(sorted(suites))}",
         )
     return known[distribution]
+
+
+def known() -> dict[str, Distribution]:
+    """Name every distribution that can be bootstrapped, with its facts."""
+    return _facts()
 
 
 def keyring(distribution: str, suite: str) -> Path:
@@ -101,7 +108,9 @@ def default_mirrors(distribution: str, suite: str) -> Mirrors:
 
     """
     facts(distribution, suite)
-    hook = 'for f in "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*; do [ ! -f "$f" ] || cat "$f"; done'
+    hook = (
+        'for f in "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*; do [ ! -f "$f" ] || cat "$f"; done'
+    )
     argv = ["mmdebstrap", "--variant=custom", "--mode=chrootless", "--skip=update,cleanup"]
     try:
         result = process.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60)
