@@ -95,7 +95,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _mapping(config: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
-    value = config.get(name) or {}
+    value = config.get(name)
+    if value is None:
+        return {}
     if not isinstance(value, dict):
         raise InputError("is not a JSON object", where=f"{path}: {name}")
     return value

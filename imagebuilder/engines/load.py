@@ -1,0 +1,296 @@
+"""Put an image of the store into the container engine, by way of a pull: only layers that it lacks travel.
+
+An engine that cannot reach this host's loopback (on another host, in a virtual machine, rootless with a
+network of its own) gets an archive through its socket instead: all layers travel then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound
+
+from imagebuilder.engines import endpoint
+from imagebuilder.errors import EnvironmentFault
+from imagebuilder.progress import Advance, no_advance
+from imagebuilder.store import ImageRecord, Store
+from imagebuilder.yamlfile import printable
+
+if TYPE_CHECKING:
+    from imagebuilder.smoke.engine import Engine
+
+log = logging.getLogger(__name__)
+
+# What the SDK calls a Unix socket; an engine behind ssh or TCP has a loopback of its own.
+_LOCAL_SOCKET = "http+docker://localhost"
+_PIECE = 1024 * 1024
+_LONGEST = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadResult:
+    """Where the image is now.
+
+    Attributes:
+        reference: what the engine knows it by, `name:tag`.
+        references: all of its names there.
+        moved_bytes: of layers and config that travelled; 0 when the engine had them all.
+        by_archive: true where the engine could not pull.
+
+    """
+
+    reference: str
+    references: tuple[str, ...]
+    moved_bytes: int
+    by_archive: bool
+
+
+def load(
+    image: ImageRecord,
+    store: Store,
+    engine: Engine,
+    tags: Sequence[str] = (),
+    *,
+    advance: Advance = no_advance,
+) -> LoadResult:
+    """Load an image, name it `name:<its tag>` and `name:latest`, and check that it is the one.
+
+    Args:
+        image: what to load.
+        store: that holds its blobs.
+        engine: that answers, from `imagebuilder.smoke.engine.connect`.
+        tags: more tags, besides the image's own and `latest`.
+        advance: told the bytes that travel.
+
+    Raises:
+        EnvironmentFault: the engine failed, or holds another image now than it was given.
+
+    """
+    # Podman keeps its own images under this name; a bare one would mean a registry's.
+    name = f"localhost/{image.name}" if engine.kind == "podman" else image.name
+    wanted = tuple(dict.fromkeys((image.tag, *tags, "latest")))
+    references = tuple(f"{name}:{tag}" for tag in wanted)
+    moved, by_archive = 0, False
+    with _explained(engine):
+        if not _has(engine, references[0], image):
+            moved, by_archive = _bring(image, store, engine, references[0], advance)
+        _check(engine, references[0], image, store)
+        for tag in wanted[1:]:
+            engine.client.api.tag(references[0], name, tag)
+    return LoadResult(
+        reference=references[0], references=references, moved_bytes=moved, by_archive=by_archive
+    )
+
+
+def _bring(
+    image: ImageRecord, store: Store, engine: Engine, reference: str, advance: Advance
+) -> tuple[int, bool]:
+    """Move what the engine lacks: bytes that travelled, and whether in an archive."""
+    address = engine.client.api.base_url
+    reason = ""
+    if address == _LOCAL_SOCKET:
+        with endpoint.serve(image, store, advance) as source:
+            said = _pull(engine, source)
+            if not said:
+                _rename(engine, f"{source.repository}:{source.tag}", reference)
+                return source.served, False
+        if source.requests:
+            raise EnvironmentFault(
+                f"{engine.kind} could not take the image: {printable(said)[:_LONGEST]}",
+                where=reference,
+                hint="the engine's own log says more; is its disk full?",
+            )
+        reason = printable(said)[:_LONGEST]
+    log.warning(
+        "%s cannot reach this host's loopback (%s): all layers travel as an archive",
+        engine.kind,
+        reason or f"it is at {address}",
+    )
+    counted = _Counter(advance)
+    _load_archive(engine, _archive(image, store, reference, counted))
+    return counted.total, True
+
+
+def _pull(engine: Engine, source: endpoint.Endpoint) -> str:
+    """Have the engine pull; returns what it complains of."""
+    api = engine.client.api
+    if engine.kind == "podman":
+        # Podman takes plain HTTP from loopback only when told so, and only its own interface can tell.
+        target = quote(f"{source.repository}:{source.tag}", safe="")
+        reply = api.post(
+            f"{api.base_url}/v4.0.0/libpod/images/pull?reference={target}&tlsVerify=false",
+            stream=True,
+            timeout=None,
+        )
+        return _complaint(reply)
+    try:
+        # Empty credentials, so that nobody's credential helper is asked about this address.
+        for event in api.pull(source.repository, tag=source.tag, stream=True, decode=True, auth_config={}):
+            if event.get("error"):
+                return str(event["error"])
+    except APIError as error:
+        return str(error.explanation or error)
+    return ""
+
+
+def _complaint(reply: requests.Response) -> str:
+    """Read a stream of JSON objects to its end; the first error in it, or of the whole reply."""
+    with reply:
+        for line in reply.iter_lines():
+            try:
+                event = json.loads(line) if line else {}
+            except ValueError:
+                continue
+            error = event.get("error") or (event.get("message") if not reply.ok else "")
+            if error:
+                return str(error)
+    return "" if reply.ok else f"status {reply.status_code}"
+
+
+def _rename(engine: Engine, temporary: str, reference: str) -> None:
+    name, _, tag = reference.rpartition(":")
+    try:
+        engine.client.api.tag(temporary, name, tag)
+    finally:
+        # The name of an endpoint that is gone in a moment is of no use to anybody.
+        with contextlib.suppress(ImageNotFound):
+            engine.client.api.remove_image(temporary, noprune=True)
+
+
+def _has(engine: Engine, reference: str, image: ImageRecord) -> bool:
+    try:
+        return _is_same(engine.client.images.get(reference).attrs, image)
+    except ImageNotFound:
+        return False
+
+
+def _is_same(found: dict[str, Any], image: ImageRecord) -> bool:
+    """Docker's containerd store names images by their manifest; its classic one and Podman by the config."""
+    identity = str(found.get("Id", ""))
+    identity = identity if identity.startswith("sha256:") else f"sha256:{identity}"
+    return identity in {image.manifest, image.config}
+
+
+def _check(engine: Engine, reference: str, image: ImageRecord, store: Store) -> None:
+    """Compare what the engine has with what it was given."""
+    found = engine.client.images.get(reference).attrs
+    wanted = json.loads(store.blob(image.config).read_bytes())["config"].get("Labels") or {}
+    has = (found.get("Config") or {}).get("Labels") or {}
+    if not _is_same(found, image) or has != wanted:
+        raise EnvironmentFault(
+            f"{engine.kind} holds another image than it was given: {found.get('Id')}",
+            where=reference,
+            hint="is somebody else loading an image of that name? load it again",
+        )
+
+
+class _Counter:
+    """Adds up what passes on to a progress display."""
+
+    def __init__(self, advance: Advance) -> None:
+        self.total = 0
+        self._advance = advance
+
+    def __call__(self, size: int) -> None:
+        self.total += size
+        self._advance(size)
+
+
+def _archive(image: ImageRecord, store: Store, reference: str, advance: Advance) -> Iterator[bytes]:
+    """Write a tar, in pieces: an OCI layout, with the `manifest.json` of `docker save` for older engines."""
+    manifest_data = store.blob(image.manifest).read_bytes()
+    manifest = json.loads(manifest_data)
+    full_name = reference if reference.startswith("localhost/") else f"docker.io/library/{reference}"
+    tag = reference.rpartition(":")[2]
+    annotations = {"io.containerd.image.name": full_name, "org.opencontainers.image.ref.name": tag}
+    index = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [
+            {
+                "mediaType": manifest["mediaType"],
+                "digest": image.manifest,
+                "size": len(manifest_data),
+                "annotations": annotations,
+            }
+        ],
+    }
+    docker_manifest = [
+        {
+            "Config": _place(image.config),
+            "RepoTags": [reference],
+            "Layers": [_place(part["digest"]) for part in manifest["layers"]],
+        }
+    ]
+    for path, content in (
+        ("oci-layout", {"imageLayoutVersion": "1.0.0"}),
+        ("index.json", index),
+        ("manifest.json", docker_manifest),
+    ):
+        data = json.dumps(content).encode()
+        yield from (_header(path, len(data)), *_padded(data))
+    yield from (_header(_place(image.manifest), len(manifest_data)), *_padded(manifest_data))
+    sizes = {part["digest"]: part["size"] for part in (manifest["config"], *manifest["layers"])}
+    for digest, size in sizes.items():
+        yield _header(_place(digest), size)
+        with store.blob(digest).open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+                advance(len(piece))
+        yield bytes(-size % tarfile.BLOCKSIZE)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _place(digest: str) -> str:
+    return "blobs/" + digest.replace(":", "/")
+
+
+def _header(path: str, size: int) -> bytes:
+    info = tarfile.TarInfo(path)
+    info.size, info.mode = size, 0o644
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def _padded(data: bytes) -> tuple[bytes, bytes]:
+    return data, bytes(-len(data) % tarfile.BLOCKSIZE)
+
+
+def _load_archive(engine: Engine, pieces: Iterable[bytes]) -> None:
+    api = engine.client.api
+    reply = api.post(
+        f"{api.base_url}/v{api.api_version}/images/load",
+        data=(piece for piece in pieces if piece),
+        headers={"Content-Type": "application/x-tar"},
+        stream=True,
+        timeout=None,
+    )
+    said = _complaint(reply)
+    if said:
+        raise EnvironmentFault(
+            f"{engine.kind} could not take the image: {printable(said)[:_LONGEST]}",
+            hint="the engine's own log says more; is its disk full?",
+        )
+
+
+@contextlib.contextmanager
+def _explained(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except APIError as error:
+        raise EnvironmentFault(
+            f"{engine.kind} could not load the image: {printable(str(error.explanation or error))}",
+            hint="the engine's own log says more",
+        ) from error
+    except (DockerException, requests.RequestException) as error:
+        raise EnvironmentFault(
+            f"{engine.kind} broke off: {printable(str(error))[:_LONGEST]}",
+            hint="does the container engine still run?",
+        ) from error
