@@ -1,0 +1,198 @@
+"""Write what is generated from the code: docs/reference (all but exit-codes.md) and the recipes' schema.
+
+With --check nothing is written; the exit code is 1 where a file is not what it would be.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from imagebuilder import catalog, cli, share
+from imagebuilder.init import schema_text
+from imagebuilder.recipe import Recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+_NOTICE = "<!-- Written by bin/generate_docs.py (`make docs`); change the code that it describes instead. -->"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write or check every file; the exit code."""
+    check = "--check" in arguments
+    stale = [
+        path for path, text in generated().items() if not path.exists() or path.read_text("utf-8") != text
+    ]
+    for path in stale:
+        if not check:
+            path.write_text(generated()[path], encoding="utf-8")
+        print(f"{path.relative_to(ROOT)} {'is not current: run make docs' if check else 'written'}")
+    return 1 if stale and check else 0
+
+
+def generated() -> dict[Path, str]:
+    """Give the path and the whole text of every generated file."""
+    reference = ROOT / "docs" / "reference"
+    return {
+        ROOT / "recipes" / "recipe.schema.json": schema_text(),
+        reference / "recipe.md": _page(_recipe()),
+        reference / "catalog.md": _page(_catalog()),
+        reference / "cli.md": _page(_cli()),
+    }
+
+
+def _page(lines: Iterator[str]) -> str:
+    return "\n".join([_NOTICE, "", *lines]).rstrip("\n") + "\n"
+
+
+def _recipe() -> Iterator[str]:
+    yield "# Recipe"
+    yield ""
+    yield "A YAML file that a person writes. Unknown and duplicate keys, aliases, tags and unquoted versions"
+    yield "are refused, with all problems of a file at once. `imagebuilder schema` prints the JSON Schema."
+    yield ""
+    yield "## Keys"
+    yield ""
+    yield from _fields(Recipe)
+    for name, info in Recipe.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from ["", f"## `{name}`", "", *_words(info.annotation.__doc__), ""]
+            yield from _fields(info.annotation)
+    yield from ["", "## What can be pinned", ""]
+    for component in catalog.load().values():
+        if component.name != "python":
+            yield f"- [`{component.name}`](catalog.md#{component.name}): {component.summary}"
+    yield from ["", "Python is pinned by the key `python`. Anything else goes under `pip` or `apt`.", ""]
+    yield from ["## An example", "", "```yaml"]
+    yield (share.folder("recipes") / "cuda12-torch.yaml").read_text(encoding="utf-8").rstrip("\n")
+    yield "```"
+
+
+def _catalog() -> Iterator[str]:
+    yield "# Catalog"
+    yield ""
+    yield "What a recipe can pin: one file a component in `imagebuilder/catalog/`. Adding a component is"
+    yield "adding its file."
+    for component in catalog.load().values():
+        yield from ["", f"## {component.name}", "", f"{component.summary}.", ""]
+        yield from _component(component)
+    yield from ["", "## A component's file", "", *_fields(catalog.Component)]
+    yield from ["", "### `providers`", "", *_words(catalog.Provider.__doc__), "", *_fields(catalog.Provider)]
+    yield from ["", "### `probe`", "", *_words(catalog.Probe.__doc__), "", *_fields(catalog.Probe)]
+
+
+def _component(component: catalog.Component) -> Iterator[str]:
+    if component.include == "always":
+        yield "- In every image, pinned or not."
+    if component.needs:
+        yield f"- Needs a pin of {_code(component.needs)}."
+    for provider in component.providers:
+        values = provider.model_dump(exclude_defaults=True)
+        when = "".join(f" with {name} {version}" for name, version in values.pop("when", {}).items())
+        ways = "; ".join(f"{key} {_value(value)}" for key, value in values.items())
+        yield f"- Provided{when} by: {ways}."
+    for name, value in component.env.items():
+        yield f"- Sets `{name}={value}`."
+    for path, target in component.links.items():
+        yield f"- Links `{path}` to `{target}`."
+    if component.probe:
+        yield f"- The version that loads is read with `{' '.join(component.probe.command)}`."
+
+
+def _cli() -> Iterator[str]:
+    root: Any = typer.main.get_command(cli.app)
+    yield "# Command line"
+    yield ""
+    yield f"{root.help} Every verb has `--help`."
+    yield "What the exit codes mean is on [a page of its own](exit-codes.md)."
+    yield ""
+    yield from _options(root)
+    for name, command in root.commands.items():
+        yield from _command(f"imagebuilder {name}", command)
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    yield from ["", f"## {name}", "", *_words(command.help)]
+    if hasattr(command, "commands"):
+        for sub, subcommand in command.commands.items():
+            yield from _command(f"{name} {sub}", subcommand)
+        return
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = ["[OPTIONS]"] if len(command.params) > len(arguments) else []
+    usage = " ".join([name, *(_argument(parameter) for parameter in arguments), *options])
+    yield from ["", f"    {usage}", ""]
+    for parameter in arguments:
+        if parameter.help:
+            yield f"- `{_argument(parameter)}`: {parameter.help}"
+    yield from _options(command)
+
+
+def _argument(parameter: Any) -> str:
+    word = str(parameter.metavar or parameter.name.upper())
+    return word if parameter.required or word.startswith("[") else f"[{word}]"
+
+
+def _options(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        if parameter.param_type_name != "option":
+            continue
+        spelled = ", ".join(f"`{spelling}`" for spelling in parameter.opts)
+        takes_value = not parameter.is_flag and not parameter.count
+        value = f" `{parameter.metavar or parameter.name.upper()}`" if takes_value else ""
+        default = f" Default: `{parameter.default}`." if takes_value and parameter.default else ""
+        yield f"- {spelled}{value}: {parameter.help}{default}"
+
+
+def _fields(model: type[BaseModel]) -> Iterator[str]:
+    yield "| key | value | default | meaning |"
+    yield "|---|---|---|---|"
+    for name, info in model.model_fields.items():
+        yield f"| `{name}` | {_kind(info.annotation)} | {_default(info)} | {info.description or ''} |"
+
+
+def _kind(annotation: Any) -> str:
+    """Put a type into words: `tuple[str, ...]` is a list of texts."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _kind(parts[0])
+    if origin is tuple:
+        return f"list of {_kind(parts[0])}"
+    if origin is dict:
+        return f"mapping to {_kind(parts[1])}"
+    if origin is typing.Literal:
+        return " or ".join(f"`{choice}`" for choice in parts)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_kind(part) for part in parts if part is not type(None))
+    names = {str: "text", int: "number", bool: "true or false"}
+    return names.get(annotation, "mapping")
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=True, validated_data={})
+    return "" if not value or isinstance(value, BaseModel) else _value(value)
+
+
+def _value(value: Any) -> str:
+    return _code(value) if isinstance(value, tuple) else f"`{str(value).lower() if value is True else value}`"
+
+
+def _code(words: Sequence[Any]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _words(docstring: str | None) -> list[str]:
+    return inspect.cleandoc(docstring or "").splitlines()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
