@@ -74,8 +74,8 @@ def resolve_wheels(
 
 def locate_wheels(
     wheels: Sequence[Wheel], python: str, glibc: str, site: Site, architecture: str = "amd64"
-) -> dict[str, str]:
-    """Find where the locked files are today: sha256 and URL (`file:` for one in a wheel folder).
+) -> dict[str, tuple[str, ...]]:
+    """Find where the locked files are today: sha256 and URLs (`file:` for one in a wheel folder).
 
     Raises:
         FetchError: an index could not be asked, or has some of the files no more; names each.
@@ -85,14 +85,14 @@ def locate_wheels(
     if not wheels:
         return {}
     offered = _offered_files([(wheel.name, wheel.version) for wheel in wheels], target)
-    urls = {}
+    urls: dict[str, tuple[str, ...]] = {}
     problems = []
     for wheel in wheels:
         # The hash decides: an index may rename nothing and still hold other bytes.
         same = [file for file in offered.get(wheel.name, ()) if file.sha256 == wheel.sha256]
         named = [file for file in offered.get(wheel.name, ()) if file.name == wheel.file]
         if same or (named and not named[0].sha256):
-            urls[wheel.sha256] = (same or named)[0].url
+            urls[wheel.sha256] = tuple(file.url for file in same or named)
             continue
         reason = "with other bytes than the locked ones" if named else "no longer" if offered else "not"
         problems.append(
