@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from imagebuilder import cache
+from imagebuilder.errors import StoreError
+from imagebuilder.progress import no_advance
+from imagebuilder.store import ImageLayer, ImageRecord, LayerRecord, Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def add_layer(store: Store, number: int, size: int = 1000) -> LayerRecord:
+    digest, size = store.put_bytes(bytes([number]) * size)
+    record = LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type="x")
+    store.put_layer(f"{number:064x}", record)
+    os.utime(store.blob(digest), (number, number))
+    return record
+
+
+def add_image(store: Store, name: str, *layers: LayerRecord) -> ImageRecord:
+    config, manifest = (
+        store.put_bytes(f"config {name}".encode()),
+        store.put_bytes(f"manifest {name}".encode()),
+    )
+    image = ImageRecord(
+        name=name,
+        manifest=manifest[0],
+        config=config[0],
+        size=config[1] + manifest[1] + sum(layer.size for layer in layers),
+        tag="tag",
+        lock="0" * 64,
+        layers=tuple(ImageLayer(record=layer, title="t", component="c") for layer in layers),
+    )
+    store.put_image(image)
+    store.report(image.manifest).parent.mkdir(exist_ok=True)
+    store.report(image.manifest).write_text("{}")
+    return image
+
+
+def add_download(store: Store, number: int, size: int = 1000) -> Path:
+    data = bytes([number]) * size
+    digest, _ = store.put_bytes(data)
+    path = store.download(digest.removeprefix("sha256:"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    store.blob(digest).rename(path)
+    os.utime(path, (number, number))
+    return path
+
+
+def test_usage(store: Store) -> None:
+    assert cache.usage(store).total == 0
+    image = add_image(store, "demo", add_layer(store, 1))
+    add_download(store, 9, size=500)
+    found = cache.usage(store)
+    assert (found.blob_bytes, found.blobs, found.download_bytes, found.downloads) == (image.size, 3, 500, 1)
+    assert found.images == (image,)
+
+
+def test_verify_finds_nothing_in_a_whole_store(store: Store) -> None:
+    assert cache.verify(store, no_advance) == ()
+    add_image(store, "demo", add_layer(store, 1))
+    add_download(store, 9)
+    counts: list[int] = []
+    assert cache.verify(store, counts.append) == ()
+    assert sum(counts) == cache.usage(store).total
+
+
+def test_verify_names_what_rotted_and_removes_it_on_demand(store: Store) -> None:
+    layer = add_layer(store, 1)
+    download = add_download(store, 9)
+    for path in (store.blob(layer.digest), download):
+        path.chmod(0o644)
+        path.write_bytes(b"!" * 1000)
+    store.layer_path("f" * 64).write_text("{")
+    bad = {store.blob(layer.digest), download, store.layer_path("f" * 64)}
+    assert {damage.path for damage in cache.verify(store, no_advance)} == bad
+    assert all(path.exists() for path in bad)
+    cache.verify(store, no_advance, remove=True)
+    assert not any(path.exists() for path in bad)
+    assert store.layer("1".zfill(64)) is None
+
+
+def test_prune_to_nothing(store: Store) -> None:
+    add_image(store, "demo", add_layer(store, 1), add_layer(store, 2))
+    add_download(store, 9)
+    pruned = cache.prune(store)
+    assert pruned.files == 5
+    assert cache.usage(store).total == 0
+    assert store.image_names() == ()
+    assert store.layer_keys() == ()
+    assert not list((store.root / "reports").iterdir())
+
+
+def test_prune_keeps_what_is_dear(store: Store) -> None:
+    orphans = [add_layer(store, number) for number in (1, 2)]
+    image = add_image(store, "demo", add_layer(store, 3))
+    old, new = add_download(store, 4), add_download(store, 5)
+    cache.prune(store, keep_bytes=cache.usage(store).total - 1)
+    assert [store.has_blob(layer.digest) for layer in orphans] == [False, True]
+    cache.prune(store, keep_bytes=image.size + 1000)
+    assert not store.has_blob(orphans[1].digest)
+    assert (old.exists(), new.exists()) == (False, True)
+    assert store.image("demo") == image
+    assert store.report(image.manifest).exists()
+
+
+def test_prune_leaves_layers_that_another_image_uses(store: Store) -> None:
+    shared, own = add_layer(store, 1), add_layer(store, 2)
+    add_image(store, "old", shared, own)
+    kept = add_image(store, "new", shared)
+    os.utime(store.image_path("old"), (1, 1))
+    cache.prune(store, keep_bytes=kept.size)
+    assert store.image("old") is None
+    assert store.image("new") == kept
+    assert not store.has_blob(own.digest)
+
+
+def test_prune_removes_nothing_when_there_is_room(store: Store) -> None:
+    add_layer(store, 1)
+    assert cache.prune(store, keep_bytes=10_000).files == 0
+
+
+def test_prune_waits_for_no_build(store: Store) -> None:
+    add_layer(store, 1)
+    with store.in_use(), pytest.raises(StoreError, match="in use by a running build"):
+        cache.prune(store)
+    assert cache.usage(store).blobs == 1
+
+
+def test_a_store_that_is_not_there_stays_so(store: Store) -> None:
+    assert cache.prune(store).files == 0
+    assert cache.verify(store, no_advance, remove=True) == ()
+    assert not store.root.exists()

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagebuilder import oci
+from imagebuilder.errors import InputError, StoreError
+from imagebuilder.layers.files import build_files_layer
+from imagebuilder.plan import Config, Entry, FilesLayer, Plan
+from imagebuilder.store import ImageRecord, Store
+
+LAYERS = tuple(
+    FilesLayer(name=name, entries=(Entry(path=f"/etc/{name}", kind="file", mode=0o644, text=name),))
+    for name in ("one", "two")
+)
+PLAN = Plan(
+    name="demo",
+    architecture="amd64",
+    layers=LAYERS,
+    config=Config(
+        env=(("LANG", "C.UTF-8"), ("PATH", "/bin")),
+        labels=(("org.example.a", "ü"),),
+        entrypoint=("/usr/bin/tini", "--"),
+        cmd=(),
+        user="0:0",
+        workdir="/root",
+        ports=(22,),
+    ),
+    tag="torch2-py3.13",
+    lock_checksum="c" * 64,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def image(store: Store) -> ImageRecord:
+    return oci.write_image(PLAN, [build_files_layer(layer, store) for layer in LAYERS], store)
+
+
+def document(store: Store, digest: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(store.blob(digest).read_bytes())
+    return loaded
+
+
+def test_the_manifest_names_config_and_layers(store: Store, image: ImageRecord) -> None:
+    manifest = document(store, image.manifest)
+    assert manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
+    assert manifest["config"]["digest"] == image.config
+    assert [layer["digest"] for layer in manifest["layers"]] == [
+        layer.record.digest for layer in image.layers
+    ]
+    for descriptor in (manifest["config"], *manifest["layers"]):
+        assert store.blob(descriptor["digest"]).stat().st_size == descriptor["size"]
+
+
+def test_the_config_says_what_the_plan_says(store: Store, image: ImageRecord) -> None:
+    config = document(store, image.config)
+    assert config == {
+        "created": "1970-01-01T00:00:00Z",
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {
+            "Env": ["LANG=C.UTF-8", "PATH=/bin"],
+            "Entrypoint": ["/usr/bin/tini", "--"],
+            "User": "0:0",
+            "WorkingDir": "/root",
+            "ExposedPorts": {"22/tcp": {}},
+            "Labels": {"org.example.a": "ü"},
+        },
+        "rootfs": {"type": "layers", "diff_ids": [layer.record.diff_id for layer in image.layers]},
+        "history": [
+            {"created": "1970-01-01T00:00:00Z", "created_by": f"imagebuilder: {layer.title}"}
+            for layer in LAYERS
+        ],
+    }
+
+
+def test_the_image_is_remembered(store: Store, image: ImageRecord) -> None:
+    assert store.image("demo") == image
+    assert image.size == sum(store.blob(digest).stat().st_size for digest in oci.blobs(image))
+    assert (image.tag, image.lock) == ("torch2-py3.13", "c" * 64)
+    assert [layer.component for layer in image.layers] == ["one", "two"]
+
+
+def test_the_digest_is_that_of_the_plan_alone(image: ImageRecord, tmp_path: Path) -> None:
+    other = Store(tmp_path / "other")
+    again = oci.write_image(PLAN, [build_files_layer(layer, other) for layer in LAYERS], other)
+    assert again == image
+    assert image.manifest == "sha256:PLACEHOLDER"
+
+
+def read_layout(folder: Path) -> dict[str, Any]:
+    assert json.loads((folder / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
+    for blob in (folder / "blobs" / "sha256").iterdir():
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+    index: dict[str, Any] = json.loads((folder / "index.json").read_bytes())
+    return index
+
+
+def test_a_folder_is_an_oci_layout_with_shared_blobs(
+    store: Store, image: ImageRecord, tmp_path: Path
+) -> None:
+    target = tmp_path / "deep" / "out"
+    oci.export(image, store, target)
+    (manifest,) = read_layout(target)["manifests"]
+    assert manifest["digest"] == image.manifest
+    assert manifest["size"] == store.blob(image.manifest).stat().st_size
+    assert manifest["platform"] == {"architecture": "amd64", "os": "linux"}
+    names = {f"sha256:{path.name}" for path in (target / "blobs" / "sha256").iterdir()}
+    assert names == set(oci.blobs(image))
+    for digest in names:
+        assert (target / "blobs" / "sha256" / digest[7:]).samefile(store.blob(digest))
+    assert os.listdir(tmp_path / "deep") == ["out"]
+
+
+def test_blobs_are_copied_where_links_cannot_be(
+    store: Store, image: ImageRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    oci.export(image, store, tmp_path / "out")
+    read_layout(tmp_path / "out")
+    assert not (tmp_path / "out" / "blobs" / "sha256" / image.config[7:]).samefile(store.blob(image.config))
+
+
+def test_an_older_layout_is_replaced(store: Store, image: ImageRecord, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    oci.export(image, store, target)
+    (target / "blobs" / "sha256" / ("0" * 64)).write_bytes(b"of an older image")
+    oci.export(image, store, target)
+    assert len(list((target / "blobs" / "sha256").iterdir())) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
+
+
+@pytest.mark.parametrize("names", [["notes.txt"], ["oci-layout", "notes.txt"]])
+def test_somebody_elses_folder_is_not_replaced(
+    store: Store, image: ImageRecord, tmp_path: Path, names: list[str]
+) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    for name in names:
+        (target / name).touch()
+    with pytest.raises(InputError, match="is not an OCI image"):
+        oci.export(image, store, target)
+    assert sorted(os.listdir(target)) == sorted(names)
+
+
+def test_files_and_folders_in_the_way(store: Store, image: ImageRecord, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.tar").mkdir()
+    with pytest.raises(InputError, match="is not a folder"):
+        oci.export(image, store, tmp_path / "file")
+    with pytest.raises(InputError, match="is a folder"):
+        oci.export(image, store, tmp_path / "folder.tar")
+
+
+def test_an_archive_holds_the_same(store: Store, image: ImageRecord, tmp_path: Path) -> None:
+    oci.export(image, store, tmp_path / "out.tar")
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+    assert read_layout(tmp_path / "out")["manifests"][0]["digest"] == image.manifest
+    (legacy,) = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    assert legacy["RepoTags"] == ["demo:torch2-py3.13"]
+    assert all((tmp_path / "out" / path).is_file() for path in (legacy["Config"], *legacy["Layers"]))
+
+
+def test_an_archive_is_the_same_every_time(store: Store, image: ImageRecord, tmp_path: Path) -> None:
+    oci.export(image, store, tmp_path / "a.tar")
+    oci.export(image, store, tmp_path / "b.tar")
+    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+
+
+def test_a_missing_blob_is_an_error_before_anything_is_written(
+    store: Store, image: ImageRecord, tmp_path: Path
+) -> None:
+    store.blob(image.layers[0].record.digest).unlink()
+    with pytest.raises(StoreError, match="is missing from the store"):
+        oci.export(image, store, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_leaves_nothing_behind(
+    store: Store, image: ImageRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("imagebuilder.oci.shutil.copyfileobj", refuse)
+    with pytest.raises(StoreError, match="No space left"):
+        oci.export(image, store, tmp_path / "out.tar")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
