@@ -20,9 +20,8 @@ def test_stored_members_are_gzip(size: int) -> None:
 
 
 def test_members_one_after_the_other_are_one_stream() -> None:
-    assert gzip.decompress(
-        archive.stored_member(b"ab") + archive.stored_member(b"") + archive.stored_member(b"c")
-    ) == (b"abc")
+    members = [archive.stored_member(data) for data in (b"ab", b"", b"c")]
+    assert gzip.decompress(b"".join(members)) == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -40,12 +39,12 @@ def test_members_one_after_the_other_are_one_stream() -> None:
     ],
 )
 def test_paths_of_every_length(path: str) -> None:
-    tar = (
-        archive.directory(path, 0o755)
-        + archive.regular(f"{path}2", 0o640, 0)
-        + archive.symlink(f"{path}3", path)
+    headers = (
+        archive.directory(path, 0o755),
+        archive.regular(f"{path}2", 0o640, 0),
+        archive.symlink(f"{path}3", path),
     )
-    found = read_tar(tar + archive.TAR_END)
+    found = read_tar(b"".join(headers) + archive.TAR_END)
     assert list(found) == [path, f"{path}2", f"{path}3"]
     assert found[path].mode == 0o755
     assert found[f"{path}2"].mode == 0o640
@@ -62,12 +61,6 @@ def test_sizes_beyond_octal(size: int) -> None:
     assert first is not None
     assert first.size == size
     assert info.size == (size if size < 8**11 else 0)
-
-
-def test_headers_are_what_tarfile_writes() -> None:
-    info = tarfile.TarInfo("some/file")
-    info.size, info.mode = 1234, 0o664
-    assert archive.regular("some/file", 0o664, 1234) == info.tobuf(tarfile.USTAR_FORMAT)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +88,12 @@ def test_paths_that_may_not_be(path: str, problem: str) -> None:
     assert bool(found) == bool(problem)
 
 
-class _Dribble(io.RawIOBase):
+class _Dribble(io.BytesIO):
     """A stream that gives little at a time, as pipes do."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = io.BytesIO(data)
-
-    def read(self, size: int = -1) -> bytes:
-        return self._data.read(min(size, 77_777))
+    def read(self, size: int | None = -1) -> bytes:
+        assert size is not None
+        return super().read(min(size, 77_777))
 
 
 def test_compressing_a_tar(tmp_path: Path) -> None:
@@ -115,11 +106,11 @@ def test_compressing_a_tar(tmp_path: Path) -> None:
     assert sum(counts) == len(tar)
     assert record.size < len(tar) * 0.6
     # However the bytes arrive, the layer is the same.
-    assert archive.compress_tar(io.BufferedReader(_Dribble(tar)), store, no_advance) == record  # type: ignore[type-var]
+    assert archive.compress_tar(_Dribble(tar), store, no_advance) == record
 
 
 def test_compressed_bytes_are_known(tmp_path: Path) -> None:
     """The digest of a layer is part of the product: it must not change with a library or a machine."""
     tar = b"".join(b"line %d\n" % number for number in range(300_000))
     record = archive.compress_tar(io.BytesIO(tar), Store(tmp_path), no_advance)
-    assert record.digest == "sha256:PLACEHOLDER"
+    assert record.digest == "sha256:7185dd1be977fa12790bfd3f43be1052f7a939b510141ec94d008cb0b4ffe967"
