@@ -29,6 +29,7 @@ from imagebuilder.store import LayerRecord, Store
 log = logging.getLogger(__name__)
 
 _LIMIT = 3600.0  # seconds; a set of 240 packages takes one minute, a slow disk ten
+_TAIL = 12  # lines of a log that an error shows
 _DOCTOR = "`imagebuilder doctor` looks into it"
 _FAILED_PACKAGE = re.compile(r"dpkg: error processing (?:package|archive) (\S+) \(")
 _NO_NAMESPACE = re.compile(r"unshare(?: failed)?: .*not permitted|mount: .*(?:denied|not permitted)|newuidmap|subuid")
@@ -142,9 +143,14 @@ def _groups(relations: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
-    """Lay out what the hooks read: the packages, their rounds, and apt's sources for the image."""
-    for part in ("debs", "rounds"):
+    """Lay out what goes into the root: the hooks, the packages, their rounds, and apt's sources of the image.
+
+    All is copied there, because a namespace's user may not be able to read this user's folders.
+    """
+    for part in ("debs", "rounds", "hooks"):
         (folder / part).mkdir(parents=True)
+    for hook in resources.files("imagebuilder.layers").joinpath("system_hooks").iterdir():
+        (folder / "hooks" / hook.name).write_bytes(hook.read_bytes())
     for deb in layer.debs:
         place = folder / "debs" / f"{deb.name}.deb"
         try:
@@ -182,9 +188,9 @@ def _command(layer: OsLayer, handed: Path, tar: Path) -> tuple[str, ...]:
         # No update and no apt at all: there are no sources. No device nodes: an engine makes its own.
         "--skip=update,cleanup/apt,output/dev",
         f"--setup-hook=copy-in {shlex.quote(str(handed))} /",
-        f"--setup-hook={_hook('extract')}",
-        f"--essential-hook={_hook('install')}",
-        f"--customize-hook={_hook('finish')}",
+        '--setup-hook=sh "$1/imagebuilder/hooks/extract.sh" "$1"',
+        '--essential-hook=sh "$1/imagebuilder/hooks/install.sh" "$1"',
+        '--customize-hook=sh "$1/imagebuilder/hooks/finish.sh" "$1"',
         layer.suite,
         str(tar),
         # A source that is never read, in place of mmdebstrap's default.
@@ -192,16 +198,13 @@ def _command(layer: OsLayer, handed: Path, tar: Path) -> tuple[str, ...]:
     )
 
 
-def _hook(name: str) -> str:
-    # As text, not as a file: the namespace's user may not be able to read where this package is installed.
-    folder = resources.files("imagebuilder.layers").joinpath("system_hooks")
-    return folder.joinpath(f"{name}.sh").read_text(encoding="utf-8")
-
-
 def _environment(layer: OsLayer) -> dict[str, str]:
     return {
         # Every time in the layer is the epoch itself, as in all other layers.
         "SOURCE_DATE_EPOCH": "0",
+        # The one extended attribute that belongs to a file. Others are this host's (a label of SELinux) or
+        # depend on its file system (access lists).
+        "TAR_OPTIONS": "--xattrs-include=security.capability",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -235,14 +238,16 @@ def _explain(error: CommandError, layer: OsLayer) -> BuildError | EnvironmentFau
     for number, line in enumerate(lines):
         if found := _FAILED_PACKAGE.search(line):
             name = Path(found[1]).name.removesuffix(".deb")
-            tail = "\n".join(lines[max(0, number - 12) : number + 3])
+            tail = "\n".join(lines[max(0, number - _TAIL) : number + 3])
             return BuildError(
                 f"the package {name} could not be installed:\n{tail}", where=where,
                 hint="leave it out of `apt:`, or lock another version of it",
             )
     if any(_NO_NAMESPACE.search(line) for line in lines):
         return EnvironmentFault(
-            "this host does not let the OS layer have a root of its own:\n" + "\n".join(lines[-8:]), where=where,
+            "this host does not let the OS layer have a root of its own:\n" + "\n".join(lines[-_TAIL:]), where=where,
             hint=f"in a container, give it the capability SYS_ADMIN, or build outside of it; {_DOCTOR}",
         )
-    return BuildError(str(error), where=where, hint=_DOCTOR)
+    # mmdebstrap's own progress says nothing; what a hook or a tool said last is the reason.
+    said = [line for line in lines if not line.startswith(("I: ", "E: mmdebstrap failed", "E: command failed"))]
+    return BuildError("making the system failed:\n" + "\n".join(said[-_TAIL:]), where=where, hint=_DOCTOR)

@@ -59,9 +59,14 @@ def resolve_debs(request: Request, site: Site) -> tuple[Deb, ...]:
             raise ConflictError.of(problems)
         debs = _parse_uris(result.stdout, root.mirrors)
         # The index is read only where something does not fit: it is for saying what would.
-        if _unmet_pins(request, _versions(debs), {}):
+        if pin_problems(request, debs):
             raise ConflictError.of(_unmet_pins(request, _versions(debs), root.index()))
     return debs
+
+
+def pin_problems(request: Request, debs: Sequence[Deb]) -> tuple[Problem, ...]:
+    """Find the pins that these packages do not fulfil: whether an older lock's packages may stay."""
+    return tuple(_unmet_pins(request, _versions(debs), {}))
 
 
 def deb_pin_versions(request: Request, debs: Sequence[Deb]) -> dict[str, str]:
