@@ -18,6 +18,7 @@ from imagebuilder.recipe import Recipe
 # Where each template ends up, and its mode.
 _FILES = (
     ("entrypoint.bash", "/usr/local/bin/imagebuilder-entrypoint", 0o755),
+    ("mpi-node.sh", "/usr/local/bin/imagebuilder-mpi-node", 0o755),
     ("settings.j2", "/etc/imagebuilder/settings", 0o644),
     ("sshd_config.j2", "/etc/imagebuilder/sshd_config", 0o644),
     ("sshd_direct.conf.j2", "/etc/ssh/sshd_config.d/imagebuilder.conf", 0o644),
