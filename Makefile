@@ -15,6 +15,9 @@ PYTHON ?= python3
 RECIPE ?= recipes/cuda12-torch.yaml
 BIN := .venv/bin
 
+# What leads to the engine and the registry, whoever started them.
+SERVICES = services=$$(scripts/services start); eval "$$services";
+
 .PHONY: help image test lint unit integration bench soak docs host clean
 
 help:
@@ -22,14 +25,14 @@ help:
 	@echo "also: make lint, unit, integration, bench, soak, docs, clean"
 
 image: $(BIN)/.ready host
-	$(BIN)/imagebuilder build $(RECIPE) --load
-	$(BIN)/imagebuilder smoke-test $(RECIPE)
+	$(SERVICES) $(BIN)/imagebuilder build $(RECIPE) --load
+	$(SERVICES) $(BIN)/imagebuilder smoke-test $(RECIPE)
 	@echo
 	@echo "Proven. To push it: $(BIN)/imagebuilder push $(RECIPE) REGISTRY/NAME"
 
 # One run of pytest, so that its last line counts every test; the quick ones come first.
 test: lint host
-	$(BIN)/pytest tests/unit tests/integration
+	$(SERVICES) $(BIN)/pytest tests/unit tests/integration
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .
@@ -40,16 +43,16 @@ unit: $(BIN)/.ready
 	$(BIN)/pytest tests/unit
 
 integration: $(BIN)/.ready host
-	$(BIN)/pytest tests/integration
+	$(SERVICES) $(BIN)/pytest tests/integration
 
 # Side by side with a plain Dockerfile, printed as ratios.
 bench: $(BIN)/.ready host
-	$(BIN)/python -m bench
+	$(SERVICES) $(BIN)/python bench/side_by_side.py
 
 # The integration tests again and again, until one fails: what is flaky or leaks shows.
 SOAK_ROUNDS ?= 5
 soak: $(BIN)/.ready host
-	for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
+	$(SERVICES) for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
 
 # What is generated from the code: docs/reference, recipes/recipe.schema.json.
 docs: $(BIN)/.ready
@@ -59,13 +62,12 @@ $(BIN)/.ready: pyproject.toml scripts/make-venv
 	scripts/make-venv $(PYTHON)
 	@touch $@
 
-# The engine, the registry and the tools that the embedded engine runs.
+# Debian packages: the tools that the embedded engine runs, a container engine unless one answers, a registry.
 host:
 	scripts/install-host-packages
-	scripts/services start
 
 # The store is kept: `imagebuilder cache prune` empties it.
 clean:
-	if [ -x scripts/services ]; then scripts/services stop; fi
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+	scripts/services stop
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
 	find imagebuilder tests bench bin -name __pycache__ -prune -exec rm -rf {} +
