@@ -85,8 +85,10 @@ def fetch(
     with site.session() as session:
         job = _Job(store=store, session=session, advance=advance, finished=finished, stop=threading.Event())
         # Daemons: a thread that waits for a silent server must not keep the program from ending.
-        for _ in range(min(_CONNECTIONS, len(unique))):
-            threading.Thread(target=_work, args=(job, waiting, outcome), daemon=True).start()
+        for number in range(min(_CONNECTIONS, len(unique))):
+            threading.Thread(
+                target=_work, args=(job, waiting, outcome), name=f"download-{number}", daemon=True
+            ).start()
         problems: list[Problem] = []
         try:
             for _ in unique:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ from requests.utils import get_netrc_auth
 from urllib3.util.retry import Retry
 
 import imagebuilder
-from imagebuilder import site
 
 # Seconds to connect, and between two pieces of an answer.
 _LIMITS = (15.0, 60.0)
 _CONNECTIONS = 16
+# Seconds before the second retry; each later pause is twice the one before.
+_RETRY_PAUSE = 0.5
 
 
 def session(proxies: Mapping[str, str], ca_bundle: Path | None, indexes: Iterable[str]) -> requests.Session:
@@ -39,12 +42,33 @@ def session(proxies: Mapping[str, str], ca_bundle: Path | None, indexes: Iterabl
     made.auth = _Credentials(indexes)
     made.proxies.update({key: url for key, url in proxies.items() if key != "no_proxy" and url})
     retries = Retry(
-        total=3, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504), raise_on_status=False
+        total=3,
+        backoff_factor=_RETRY_PAUSE,
+        status_forcelist=(429, 500, 502, 503, 504),
+        raise_on_status=False,
     )
     adapter = _Adapter(proxies.get("no_proxy", ""), retries)
     made.mount("http://", adapter)
     made.mount("https://", adapter)
     return made
+
+
+def bypasses_proxy(host: str, no_proxy: str) -> bool:
+    """Tell whether a host is to be reached directly: `no_proxy` lists names, domains, addresses and networks.
+
+    >>> bypasses_proxy("a.example.org", "localhost, .example.org"), bypasses_proxy("10.1.2.3", "10.0.0.0/8")
+    (True, True)
+    """
+    for item in filter(None, re.split(r"[,\s]+", no_proxy.lower())):
+        name = item.lstrip("*").lstrip(".")
+        if item == "*" or host.lower() == name or host.lower().endswith(f".{name}"):
+            return True
+        try:
+            if ipaddress.ip_address(host) in ipaddress.ip_network(item, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
 
 
 class _Adapter(HTTPAdapter):
@@ -64,7 +88,7 @@ class _Adapter(HTTPAdapter):
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
         host = urlsplit(request.url or "").hostname or ""
-        direct = site.bypasses_proxy(host, self._no_proxy)
+        direct = bypasses_proxy(host, self._no_proxy)
         return super().send(
             request,
             stream=stream,

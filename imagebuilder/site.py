@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import re
@@ -126,9 +125,9 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian") -> Si
     extra = given.extra_indexes if "extra_indexes" in set_here else host.extra_indexes
     folders = given.wheel_folders if "wheel_folders" in set_here else host.wheel_folders
     return Site(
-        proxies=tuple(sorted(pairs.items())),
+        proxies=tuple(sorted((key, value) for key, value in pairs.items() if value)),
         ca_bundle=bundle,
-        index=given.index or host.index,
+        index=given.index if "index" in set_here else host.index,
         extra_indexes=_existing(extra, "index"),
         wheel_folders=_existing(folders, "wheel folder"),
         no_index=given.no_index if "no_index" in set_here else host.no_index,
@@ -137,24 +136,6 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian") -> Si
         apt_options=tuple(sorted(options.items())),
         native_index=host.native and not set_here & {"index", "extra_indexes", "wheel_folders", "no_index"},
     )
-
-
-def bypasses_proxy(host: str, no_proxy: str) -> bool:
-    """Tell whether a host is to be reached directly: `no_proxy` lists names, domains, addresses and networks.
-
-    >>> bypasses_proxy("a.example.org", "localhost, .example.org"), bypasses_proxy("10.1.2.3", "10.0.0.0/8")
-    (True, True)
-    """
-    for item in filter(None, re.split(r"[,\s]+", no_proxy.lower())):
-        name = item.lstrip("*").lstrip(".")
-        if item == "*" or host.lower() == name or host.lower().endswith(f".{name}"):
-            return True
-        try:
-            if ipaddress.ip_address(host) in ipaddress.ip_network(item, strict=False):
-                return True
-        except ValueError:
-            continue
-    return False
 
 
 def _existing(locations: tuple[str, ...], what: str) -> tuple[str, ...]:
@@ -172,6 +153,8 @@ def _existing(locations: tuple[str, ...], what: str) -> tuple[str, ...]:
 
 
 def _url(value: str) -> str:
+    if not value:  # switches off what the host has set
+        return value
     parts = urlsplit(value)
     try:
         valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
