@@ -47,7 +47,7 @@ integration: $(BIN)/.ready host
 
 # Side by side with a plain Dockerfile, printed as ratios.
 bench: $(BIN)/.ready host
-	$(SERVICES) $(BIN)/python bench/side_by_side.py
+	$(SERVICES) $(BIN)/python bench/side_by_side.py $(RECIPE) --registry "$$IMAGEBUILDER_TEST_REGISTRY" --out bench/results.md
 
 # The integration tests again and again, until one fails: what is flaky or leaks shows.
 SOAK_ROUNDS ?= 5
