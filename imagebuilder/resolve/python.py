@@ -94,10 +94,10 @@ def locate_wheels(
         if same or (named and not named[0].sha256):
             urls[wheel.sha256] = tuple(file.url for file in same or named)
             continue
-        reason = "with other bytes than the locked ones" if named else "no longer" if offered else "not"
+        what = "holds other bytes under the name" if named else "does not have"
         problems.append(
             Problem(
-                message=f"the package index has {wheel.file} {reason}",
+                message=f"the package index {what} {wheel.file}",
                 hint="name an index or folder that has it in --site, or run imagebuilder lock --upgrade",
             )
         )
