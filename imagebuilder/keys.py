@@ -15,9 +15,9 @@ from imagebuilder.errors import EnvironmentFault, InputError
 
 log = logging.getLogger(__name__)
 
-# The name that a job's host certificate is made for, and that ssh in the image looks for (HostKeyAlias): nodes
-# get their names when a job starts. A certificate for `*` does not do for OpenSSH before 10.3, and one for no
-# name at all does not from 10.3 on (its release notes).
+# The name that a job's host certificate is made for, and that ssh in the image looks for (HostKeyAlias): the
+# nodes get their own names only when a job starts. OpenSSH before 10.3 takes no certificate for `*`, and from
+# 10.3 on it takes none for no name at all (its release notes).
 NODE_ALIAS = "imagebuilder-node"
 
 # A job's name is the principal of its user certificate and stands in authorized_keys: nothing to quote in it.
@@ -56,7 +56,8 @@ def make_keys(folder: Path, *, name: str, days: int = 30) -> None:
         raise InputError(f"keys cannot hold for {days} days", hint="give 1 to 3650")
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise InputError(
-            "is there and not an empty folder; keys are not overwritten", where=str(folder),
+            "is there and not an empty folder; keys are not overwritten",
+            where=str(folder),
             hint="name another folder, or remove this one if no job needs its keys",
         )
     try:
@@ -96,7 +97,11 @@ def secret_manifest(folder: Path, name: str) -> str:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(error.filename)) from error
     manifest = {
-        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque", "data": data,
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "type": "Opaque",
+        "data": data,
     }
     text: str = yaml.safe_dump(manifest, sort_keys=False, width=1_000_000)
     return text

@@ -1,7 +1,7 @@
-"""What an image holds as plain files of ours: the entrypoint, and the settings of ssh, sshd and login shells.
+"""What an image holds as plain files of ours: the entrypoint, and settings of ssh, sshd and login shells.
 
-The files are templates in `rootfs_files/`; docs/explanation/ssh.md describes what they do together. Everything
-of a recipe that goes into one passes a filter that quotes it for the reader of that file.
+The files are templates in `rootfs_files/`; docs/explanation/ssh.md describes what they do together. All that
+goes from a recipe into one of them passes a filter that quotes it for the reader of that file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, 
         Entry(path=path, kind="file", mode=mode, text=templates.get_template(name).render(values))
         for name, path, mode in _FILES
     )
-    # sshd's own folder for privilege separation: it has to be there when sshd is started without the entrypoint.
+    # sshd's folder for privilege separation, for an sshd that is started without the entrypoint.
     return (*files, Entry(path="/run/sshd", kind="dir", mode=0o755))
 
 
@@ -64,7 +64,7 @@ def state_folder(user: str) -> str:
 
 
 def sshd_quoted(text: str) -> str:
-    r"""Quote one argument for sshd_config, whose reader knows `\\` and `\"` inside of quotes (OpenSSH, misc.c).
+    r"""Quote one argument for sshd_config, whose reader knows `\\` and `\"` inside of quotes (misc.c).
 
     >>> print(sshd_quoted('A=say "hi" $HOME # C:\\'))
     "A=say \"hi\" $HOME # C:\\"
@@ -74,8 +74,11 @@ def sshd_quoted(text: str) -> str:
 
 def _templates() -> Environment:
     environment = Environment(  # noqa: S701 no HTML: each value is quoted for its own kind of file
-        loader=PackageLoader("imagebuilder", "rootfs_files"), undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        loader=PackageLoader("imagebuilder", "rootfs_files"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters.update(sh=shlex.quote, sshd=sshd_quoted)
     return environment

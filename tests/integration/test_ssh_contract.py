@@ -67,7 +67,19 @@ class Site:
     def node(self, *options: str, command: tuple[str, ...] = (), wait: bool = True) -> Node:
         name = f"{self.network}-{len(self._names)}"
         self._names.append(name)
-        docker("run", "-d", "--name", name, "--hostname", name, "--network", self.network, *options, self.image, *command)
+        docker(
+            "run",
+            "-d",
+            "--name",
+            name,
+            "--hostname",
+            name,
+            "--network",
+            self.network,
+            *options,
+            self.image,
+            *command,
+        )
         node = Node(name=name)
         if wait:
             self.wait(node)
@@ -129,7 +141,7 @@ def job_keys(folder: Path) -> Path:
 
 
 def operator_keys(folder: Path, site: Site, kind: str) -> Path:
-    """Make what the Kubeflow MPI operator mounts at ~/.ssh: an unnamed pair, and a folder that all can write."""
+    """Make what the Kubeflow MPI operator mounts at ~/.ssh: a pair, and a folder that all can write."""
     folder.mkdir()
     private = folder / f"id_{kind}"
     process.run(("ssh-keygen", "-q", "-t", kind, "-N", "", "-f", private), timeout=60)
@@ -168,7 +180,16 @@ def test_another_job_is_neither_trusted_nor_let_in(
 
 def test_without_keys_nobody_gets_in(site: Site, pair: tuple[Node, Node]) -> None:
     bare = site.node()
-    ssh = ("ssh", "-v", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
+    ssh = (
+        "ssh",
+        "-v",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+    )
     refused = pair[0].exec(*ssh, bare.name, "true", check=False)
     assert refused.code == 255
     assert "Permission denied (publickey)." in refused.stderr
@@ -189,15 +210,25 @@ def test_containers_without_keys_have_host_keys_of_their_own(site: Site) -> None
 
 
 def test_the_image_holds_no_keys(site: Site) -> None:
-    find = ("find", "/etc/ssh", "/root", "/home", "/run", "/tmp", "-name", "*host*key*", "-o", "-name", "id_*")
+    find = (
+        "find",
+        "/etc/ssh",
+        "/root",
+        "/home",
+        "/run",
+        "/tmp",
+        "-name",
+        "*host*key*",
+        "-o",
+        "-name",
+        "id_*",
+    )
     result = site.run("--entrypoint", find[0], "--user", "0", command=find[1:])
     assert (result.code, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_64_nodes_may_log_in_at_once(pair: tuple[Node, Node]) -> None:
-    script = (
-        "for i in $(seq 64); do ssh -o BatchMode=yes $0 true || echo failed & done; wait"  # no ssh waits for another
-    )
+    script = "for i in $(seq 64); do ssh -o BatchMode=yes $0 true || echo failed & done; wait"
     result = pair[0].exec("bash", "-c", script, pair[1].name)
     assert (result.stdout, result.stderr) == ("", "")
 
@@ -216,7 +247,7 @@ def test_the_environment_is_the_same_however_one_comes_in(site: Site, pair: tupl
     }
     seen = {way: variables(result.stdout) for way, result in ways.items()}
     assert seen["exec"]["JOB"] == "a \"b\" $c \\ = 'd' ü"
-    assert seen["exec"]["GREETING"] == "it's \"fine\" $HOME \\ #1 = two  blanks"
+    assert seen["exec"]["GREETING"] == 'it\'s "fine" $HOME \\ #1 = two  blanks'
     assert seen["exec"]["PATH"].startswith("/opt/venv/bin:")
     assert seen["exec"]["HOME"] == HOMES[site.user]
     for way, values in seen.items():
@@ -285,9 +316,18 @@ def test_a_command_runs_as_if_there_were_no_entrypoint(site: Site) -> None:
     assert (result.code, result.stdout, result.stderr) == (5, "two words|$HOME||0022\n", "")
 
 
-def test_sshd_runs_beside_a_command_and_is_not_its_child(site: Site, pair: tuple[Node, Node], keys: Path) -> None:
+def test_sshd_runs_beside_a_command_and_is_not_its_child(
+    site: Site, pair: tuple[Node, Node], keys: Path
+) -> None:
     # `os.wait` takes any child: an sshd among them would keep it waiting for ever.
-    script = "import os, time\ntry:\n os.wait()\nexcept ChildProcessError:\n print('alone', flush=True)\ntime.sleep(600)"
+    script = "\n".join(
+        (
+            "import os, time",
+            "try: os.wait()",
+            "except ChildProcessError: print('alone', flush=True)",
+            "time.sleep(600)",
+        )
+    )
     node = site.node("-v", f"{keys}:{SECRETS}:ro", command=("python", "-c", script))
     assert pair[0].exec(*STRICT, node.name, "hostname").stdout.strip() == node.name
     assert node.logs() == "alone\n"
@@ -357,7 +397,9 @@ def test_the_layout_of_the_mpi_operator_works(site: Site, kind: str, tmp_path: P
     assert sorted(ranks.stdout.split("\n")[:-1]) == sorted(f"{node.name} 101" for node in (launcher, worker))
 
 
-def test_sshd_as_the_arguments_of_a_container_keeps_the_entrypoint(site: Site, pair: tuple[Node, Node], keys: Path) -> None:
+def test_sshd_as_the_arguments_of_a_container_keeps_the_entrypoint(
+    site: Site, pair: tuple[Node, Node], keys: Path
+) -> None:
     node = site.node("-v", f"{keys}:{SECRETS}:ro", command=("/usr/sbin/sshd", "-De"))
     assert pair[0].exec(*STRICT, node.name, "hostname").stdout.strip() == node.name
 
@@ -397,7 +439,9 @@ def test_keys_that_do_not_work_stop_the_container_and_say_why(site: Site, tmp_pa
     tmp_path.chmod(0o755)
     locked = tmp_path / "locked"
     locked.mkdir()
-    process.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", locked / "id_ed25519"), timeout=60)
+    process.run(
+        ("ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", locked / "id_ed25519"), timeout=60
+    )
     (locked / "id_ed25519").chmod(0o644)
     for folder in (broken, locked):
         result = site.run("-v", f"{folder}:{SECRETS}:ro", command=("true",))

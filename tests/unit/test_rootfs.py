@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imagebuilder import plan
+from imagebuilder.plan import Entry
+from imagebuilder.recipe import Recipe, Ssh
+from imagebuilder.rootfs import image_files, sshd_quoted, state_folder
+
+TRICKY = 'it\'s "two"  $(touch /tmp/never) `id` $HOME \\ #1 = % {{ x }}'
+
+
+def files(user: str = "root", port: int = 22, env: dict[str, str] | None = None) -> dict[str, Entry]:
+    recipe = Recipe(
+        name="x",
+        base="debian:trixie",
+        python="3.13",
+        pins={"openmpi": "5.0.7"},
+        env=env or {},
+        labels={},
+        ssh=Ssh(user=user, port=port),
+    )
+    return {entry.path: entry for entry in image_files(recipe, plan.environment(recipe))}
+
+
+def setting(text: str, name: str) -> list[str]:
+    return [line.split(None, 1)[1] for line in text.splitlines() if line.split(None, 1)[:1] == [name]]
+
+
+def test_the_same_recipe_gives_the_same_files() -> None:
+    assert files() == files()
+
+
+def test_every_file_ends_with_one_newline_and_holds_no_template() -> None:
+    for entry in files("trainer", 2222).values():
+        if entry.kind == "file":
+            assert entry.text.endswith("\n")
+            assert not entry.text.endswith("\n\n")
+            assert "{%" not in entry.text
+            assert "}}" not in entry.text
+
+
+def test_scripts_are_executable_and_nothing_else_is() -> None:
+    for entry in files().values():
+        assert entry.mode == (0o755 if entry.kind == "dir" or entry.text.startswith("#!") else 0o644)
+
+
+def test_the_entrypoint_is_the_one_that_the_plan_names_and_the_same_in_every_image() -> None:
+    path = "/usr/local/bin/imagebuilder-entrypoint"
+    assert files()[path] == files("trainer", 2222, {"A": "b"})[path]
+
+
+@pytest.mark.parametrize(
+    "script", ["/usr/local/bin/imagebuilder-entrypoint", "/usr/local/bin/imagebuilder-mpi-node"]
+)
+def test_scripts_parse(script: str) -> None:
+    text = files()[script].text
+    shell = text.splitlines()[0].removeprefix("#!")
+    subprocess.run((shell, "-n"), input=text.encode(), check=True)
+
+
+def test_user_and_port_reach_both_ends_of_a_connection() -> None:
+    made = files("trainer", 2222)
+    assert setting(made["/etc/imagebuilder/sshd_config"].text, "Port") == ["2222"]
+    assert setting(made["/etc/imagebuilder/sshd_config"].text, "AllowUsers") == ["trainer"]
+    client = made["/etc/ssh/ssh_config.d/imagebuilder.conf"].text
+    assert setting(client, "Port") == ["2222"]
+    assert all(
+        line.startswith("Match user trainer") for line in client.splitlines() if line.startswith("Match")
+    )
+    assert setting(files()["/etc/ssh/ssh_config.d/imagebuilder.conf"].text, "Port") == []
+
+
+def test_sshd_takes_keys_only() -> None:
+    text = files()["/etc/imagebuilder/sshd_config"].text
+    for name in ("UsePAM", "PasswordAuthentication", "KbdInteractiveAuthentication", "PermitEmptyPasswords"):
+        assert setting(text, name) == ["no"]
+    assert setting(text, "PermitRootLogin") == ["prohibit-password"]
+    assert setting(text, "AcceptEnv") == []
+
+
+def test_no_file_holds_a_key_or_turns_host_checking_off() -> None:
+    for entry in files("trainer", 2222).values():
+        assert "PRIVATE KEY" not in entry.text
+        assert "StrictHostKeyChecking no" not in entry.text
+        assert "/dev/null" not in "".join(setting(entry.text, "UserKnownHostsFile"))
+
+
+def test_private_folders_are_in_no_home() -> None:
+    assert state_folder("root") == "/run/imagebuilder"
+    assert state_folder("trainer") == "/tmp/imagebuilder-trainer"
+
+
+def test_sshd_reads_back_what_was_quoted() -> None:
+    # Inside of double quotes sshd and a POSIX shell agree on backslash and double quote.
+    assert shlex.split(sshd_quoted(TRICKY)) == [TRICKY]
+
+
+def test_variables_of_the_image_are_set_for_sessions_in_one_line() -> None:
+    # sshd takes the first SetEnv and no other.
+    text = files(env={"TRICKY": TRICKY})["/etc/ssh/sshd_config.d/imagebuilder.conf"].text
+    (line,) = setting(text, "SetEnv")
+    values = dict(word.split("=", 1) for word in shlex.split(line))
+    assert values["TRICKY"] == TRICKY
+    assert values["PATH"] == plan.PATH
+
+
+def login_shell(profile: str, tmp_path: Path, **environment: str) -> dict[str, str]:
+    """Source a profile as Debian's /etc/profile does: after PATH was set anew."""
+    script = tmp_path / "imagebuilder.sh"
+    script.write_text(profile)
+    command = f"PATH=/usr/bin:/bin; . {shlex.quote(str(script))}; env -0"
+    shell = subprocess.run(
+        ("/bin/sh", "-c", command), env=environment, capture_output=True, check=True, cwd=tmp_path
+    )
+    return dict(item.split("=", 1) for item in os.fsdecode(shell.stdout).split("\0") if item)
+
+
+def test_a_login_shell_gets_the_image_s_variables(tmp_path: Path) -> None:
+    profile = files(env={"TRICKY": TRICKY})["/etc/profile.d/imagebuilder.sh"].text
+    values = login_shell(profile, tmp_path, PATH="/usr/bin:/bin")
+    assert values["TRICKY"] == TRICKY
+    assert values["PATH"] == plan.PATH
+    assert values["VIRTUAL_ENV"] == plan.VENV
+
+
+def test_a_login_shell_keeps_what_the_container_was_started_with(tmp_path: Path) -> None:
+    profile = files(env={"LEVEL": "image"})["/etc/profile.d/imagebuilder.sh"].text
+    mine = f"/opt/mine:{plan.PATH}"
+    values = login_shell(profile, tmp_path, PATH=mine, LEVEL="mine", LANG="")
+    assert (values["PATH"], values["LEVEL"], values["LANG"]) == (mine, "mine", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("/usr/lib:/usr/lib/x86_64-linux-gnu/pmix2/lib:", None),
+        ("/usr/lib:/usr/lib/x86_64-linux-gnu/pmix2/lib:/a:/b", "/a:/b"),
+        (
+            "/a:/usr/lib:/usr/lib/x86_64-linux-gnu/pmix2/lib:",
+            "/a:/usr/lib:/usr/lib/x86_64-linux-gnu/pmix2/lib:",
+        ),
+        (None, None),
+    ],
+)
+def test_ranks_get_the_library_path_without_mpirun_s_addition(
+    given: str | None, expected: str | None
+) -> None:
+    script = files()["/usr/local/bin/imagebuilder-mpi-node"].text
+    environment = {"PATH": "/usr/bin:/bin", **({"LD_LIBRARY_PATH": given} if given else {})}
+    shell = subprocess.run(
+        ("/bin/sh", "-c", script, "sh", "env", "-0"),
+        env=environment,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    values = dict(item.split("=", 1) for item in shell.stdout.split("\0") if item)
+    assert values.get("LD_LIBRARY_PATH") == expected
