@@ -176,7 +176,7 @@ def _impossible(party: Party, reason: str, target: Target) -> Problem:
     value = party.pin.value if party.pin else asked
     if f"{party.package} {_NOT_FOUND}" in reason:
         return Problem(
-            message=f"{party.label}: the package index knows no `{party.package}`",
+            message=f"the package index knows no `{party.package}`",
             where=party.where,
             hint="check the spelling"
             if not party.pin
