@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import struct
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -319,3 +320,30 @@ def test_a_file_that_is_not_there(tmp_path: Path, store: Store) -> None:
     layer = WheelLayer(component="python", wheels=(wheel,), python="3.13")
     with pytest.raises(BuildError, match="cannot be read: No such file"):
         build_wheel_layer(layer, {wheel.sha256: tmp_path / "absent"}, store, no_advance)
+
+
+# What is left of a layer that was not finished.
+
+
+def test_a_refusal_in_the_middle_ends_its_threads(tmp_path: Path, store: Store) -> None:
+    before = threading.active_count()
+    later = {
+        f"demo/z{number}.bin": File(data=bytes(2_000_000), method=zipfile.ZIP_STORED) for number in range(20)
+    }
+    path = make_wheel(tmp_path, {TARGET: CONTENT, **later})
+    path.write_bytes(path.read_bytes().replace(bytes(1000), bytes(999) + b"!", 1))
+    refused(path, store, "has another CRC")
+    assert threading.active_count() == before
+
+
+def test_a_build_that_is_cancelled_leaves_nothing(tmp_path: Path, store: Store) -> None:
+    def cancel(_count: int) -> None:
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    data = File(data=bytes(5_000_000), method=zipfile.ZIP_STORED)
+    with pytest.raises(KeyboardInterrupt):
+        splice([make_wheel(tmp_path, {TARGET: data})], store, cancel)
+    assert threading.active_count() == before
+    assert not list(store.root.glob("blobs/sha256/*"))
+    assert not list(store.root.glob("work/*"))
