@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import random
 import tarfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,11 @@ def put_image(
     )
     store.put_image(image)
     return image
+
+
+def noise(seed: int, size: int) -> bytes:
+    """Bytes that do not compress, so that a layer is as large as it looks."""
+    return random.Random(seed).randbytes(size)  # noqa: S311 - no secret
 
 
 def _put_layer(store: Store, files: Mapping[str, bytes]) -> LayerRecord:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +12,11 @@ from imagebuilder.registry import Client, Options, parse, push, require_proof
 from imagebuilder.registry.credentials import ANONYMOUS, Credentials
 from imagebuilder.store import ImageRecord, Store
 from tests.support.fake_registry import FakeRegistry, Handler, serve
-from tests.support.images import put_image
+from tests.support.images import noise, put_image
 
 ALICE = Credentials(user="alice", password="secret")
 BIG = bytes(range(256)) * 16_384
-# Bytes that do not compress, so that a layer is as large as it looks.
-NOISE = random.Random(7).randbytes(300_000)  # noqa: S311 - no secret
+NOISE = noise(7, 300_000)
 
 
 @pytest.fixture

@@ -1,0 +1,120 @@
+"""What integration tests stand on. Nothing here is ever skipped: what is missing is an error."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from docker import DockerClient
+
+from imagebuilder import process
+from imagebuilder.smoke import engine as engines
+from imagebuilder.smoke.engine import Engine
+from imagebuilder.store import Store
+from tests.support.servers import RegistryServer, registry_server
+
+ROOT = Path(__file__).resolve().parents[2]
+# A first build fetches gigabytes.
+_BUILD_SECONDS = 3600
+
+Built = Callable[[Path | str], str]
+"""Builds a recipe, given by its path or its text, loads it, and returns what the engine knows it by."""
+
+
+@pytest.fixture(scope="session")
+def connected() -> Iterator[Engine]:
+    """The engine that answers, as the program sees it. `scripts/services start` starts one."""
+    with engines.connect("auto") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def engine(connected: Engine) -> DockerClient:
+    """The SDK's client of that engine."""
+    return connected.client
+
+
+@pytest.fixture(scope="session")
+def short_folder() -> Iterator[Path]:
+    """A folder for the sockets of servers: their paths may have 107 bytes, and pytest's are longer."""
+    with tempfile.TemporaryDirectory(prefix="ib-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def registry_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """A registry of plain HTTP."""
+    with registry_server(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def registry(registry_process: RegistryServer) -> str:
+    """Host and port of a registry of plain HTTP."""
+    return registry_process.host
+
+
+@pytest.fixture(scope="session")
+def secure_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """A registry with TLS of an authority of its own, and a password (`servers.USER`, `servers.PASSWORD`)."""
+    with registry_server(tmp_path_factory.mktemp("secure"), secure=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def store() -> Store:
+    """One store for the whole session, and for later ones: downloads are reused."""
+    return Store(Path(os.environ.get("IMAGEBUILDER_TEST_STORE") or ROOT / ".cache" / "test-store"))
+
+
+@pytest.fixture(scope="session")
+def built(store: Store, connected: Engine, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Build by the command line, each recipe once a session, into the engine of `connected`."""
+    assert connected.client.ping()
+    references: dict[str, str] = {}
+    folder = tmp_path_factory.mktemp("recipes")
+
+    def build(recipe: Path | str) -> str:
+        text = recipe.read_text() if isinstance(recipe, Path) else recipe
+        if text not in references:
+            references[text] = _build(_written(recipe, folder), store)
+        return references[text]
+
+    return build
+
+
+def _written(recipe: Path | str, folder: Path) -> Path:
+    """Put a recipe, and its lock where it has one, where the test may write."""
+    if isinstance(recipe, str):
+        place = folder / f"{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.yaml"
+        place.write_text(recipe)
+        return place
+    for path in recipe.parent.glob(f"{recipe.stem}.*"):
+        shutil.copy(path, folder)
+    return folder / recipe.name
+
+
+def _build(path: Path, store: Store) -> str:
+    program = Path(sys.executable).parent / "imagebuilder"
+    command: list[str | Path] = [
+        program,
+        "build",
+        path,
+        "--load",
+        "--json",
+        "--progress",
+        "lines",
+        "--store",
+        store.root,
+    ]
+    result = process.run(command, timeout=_BUILD_SECONDS)
+    reference: str = json.loads(result.stdout)["reference"]
+    assert reference, result.stdout
+    return reference

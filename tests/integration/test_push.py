@@ -1,0 +1,163 @@
+"""Pushing to real registries, and reading back what was pushed with somebody else's tool."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import requests
+
+from imagebuilder.errors import RegistryError
+from imagebuilder.process import run
+from imagebuilder.registry import Client, Options, parse, push
+from imagebuilder.store import ImageRecord, Store
+from tests.support.images import noise, put_image
+from tests.support.servers import PASSWORD, USER, RegistryServer, registry_server
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Store:
+    return Store(tmp_path / "images")
+
+
+@pytest.fixture
+def image(images: Store) -> ImageRecord:
+    return put_image(images, [{"a": noise(1, 3_000_000)}, {"b": noise(2, 1_000_000)}])
+
+
+def skopeo(verb: str, *words: str) -> str:
+    return run(["skopeo", verb, *words], timeout=120).stdout
+
+
+def test_push_and_read_back(registry: str, images: Store, image: ImageRecord, tmp_path: Path) -> None:
+    first = push(image, images, f"{registry}/push/plain:one", ["two"])
+    assert (
+        first.pushed_bytes
+        == sum(layer.record.size for layer in image.layers) + images.blob(image.config).stat().st_size
+    )
+    seen = json.loads(skopeo("inspect", "--tls-verify=false", f"docker://{registry}/push/plain:two"))
+    assert seen["Digest"] == image.manifest
+    assert seen["Labels"] == {"org.imagebuilder.test": "one"}
+    assert {"one", "two"} <= set(seen["RepoTags"])
+    # A copy reads every blob and checks its digest.
+    skopeo("copy", "--src-tls-verify=false", f"docker://{registry}/push/plain:one", f"oci:{tmp_path}/copy:x")
+    copied = sorted(path.name for path in (tmp_path / "copy/blobs/sha256").iterdir())
+    assert f"{image.manifest.removeprefix('sha256:')}" in copied
+
+
+def test_a_second_push_sends_no_blob(registry: str, images: Store, image: ImageRecord) -> None:
+    push(image, images, f"{registry}/push/again:x")
+    again = push(image, images, f"{registry}/push/again:x")
+    assert (again.pushed_bytes, again.pushed_blobs, again.reused_blobs) == (0, 0, 3)
+
+
+def test_only_the_changed_layer_travels(registry: str, images: Store, image: ImageRecord) -> None:
+    push(image, images, f"{registry}/push/change:x")
+    changed = put_image(images, [{"a": noise(1, 3_000_000)}, {"b": noise(3, 500_000)}], label="two")
+    result = push(changed, images, f"{registry}/push/change:x")
+    config = images.blob(changed.config).stat().st_size
+    assert result.pushed_bytes == changed.layers[1].record.size + config
+    assert Client(parse(f"{registry}/push/change"), Options()).head_manifest("x") == changed.manifest
+
+
+def test_another_repository_links_the_blobs(registry: str, images: Store, image: ImageRecord) -> None:
+    push(image, images, f"{registry}/push/from:x")
+    result = push(image, images, f"{registry}/push/to:x")
+    assert (result.mounted_blobs, result.pushed_bytes) == (3, 0)
+    skopeo("copy", "--src-tls-verify=false", f"docker://{registry}/push/to:x", f"oci:{images.root}/copy:x")
+
+
+def docker_config(folder: Path, host: str, password: str) -> None:
+    folder.mkdir()
+    auth = base64.b64encode(f"{USER}:{password}".encode()).decode()
+    (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+
+
+def trusting(server: RegistryServer) -> Options:
+    session = requests.Session()
+    session.verify = str(server.ca)
+    return Options(session=session)
+
+
+def test_password_and_private_authority(
+    secure_registry: RegistryServer,
+    images: Store,
+    image: ImageRecord,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    docker_config(tmp_path / "docker", secure_registry.host, PASSWORD)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    target = f"{secure_registry.host}/push/secure:x"
+    assert push(image, images, target, options=trusting(secure_registry)).pushed_blobs == 3
+    again = push(image, images, target, options=trusting(secure_registry))
+    assert (again.pushed_bytes, again.reused_blobs) == (0, 3)
+    seen = skopeo(
+        "inspect",
+        "--cert-dir",
+        str(secure_registry.folder / "trust"),
+        "--creds",
+        f"{USER}:{PASSWORD}",
+        f"docker://{target}",
+    )
+    assert json.loads(seen)["Digest"] == image.manifest
+
+
+def test_an_authority_that_nobody_knows(
+    secure_registry: RegistryServer, images: Store, image: ImageRecord
+) -> None:
+    with pytest.raises(RegistryError, match="is not trusted") as caught:
+        push(image, images, f"{secure_registry.host}/push/secure:x")
+    assert "`ca:`" in str(caught.value)
+
+
+@pytest.mark.parametrize("password", ["", "wrong"])
+def test_a_wrong_password(
+    secure_registry: RegistryServer,
+    images: Store,
+    image: ImageRecord,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    password: str,
+) -> None:
+    docker_config(tmp_path / "docker", secure_registry.host, password)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    with pytest.raises(RegistryError, match=f"docker login {secure_registry.host}"):
+        push(image, images, f"{secure_registry.host}/push/secure:x", options=trusting(secure_registry))
+
+
+def test_the_registry_is_killed_in_the_middle_and_comes_back(tmp_path: Path, images: Store) -> None:
+    image = put_image(images, [{"a": noise(1, 64_000_000)}, {"b": noise(2, 1_000_000)}])
+    (tmp_path / "registry").mkdir()
+    with registry_server(tmp_path / "registry") as server:
+        counted: list[int] = []
+        killed = threading.Event()
+
+        def restart() -> None:
+            server.kill()
+            killed.set()
+            server.start()
+
+        restarting = threading.Thread(target=restart)
+
+        def advance(size: int) -> None:
+            counted.append(size)
+            # Only the large layer comes to this much.
+            if sum(counted) > 20_000_000 and not killed.is_set() and not restarting.ident:
+                restarting.start()
+                assert killed.wait(30)
+
+        result = push(image, images, f"{server.host}/push/killed:x", advance=advance)
+        restarting.join()
+        assert killed.is_set()
+        assert sum(counted) == image.size
+        assert result.digest == image.manifest
+        skopeo(
+            "copy",
+            "--src-tls-verify=false",
+            f"docker://{server.host}/push/killed:x",
+            f"oci:{tmp_path}/copy:x",
+        )
