@@ -6,6 +6,7 @@ or from asking the solver again with one thing changed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,7 +22,10 @@ from imagebuilder.resolve import wheelfile
 from imagebuilder.resolve.request import Pinned, Request
 from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, files, solve
 
+log = logging.getLogger(__name__)
+
 _PARALLEL = 2
+# How far to look for another value of a pin, and the Pythons to ask when a wheel is missing for one.
 _STEPS = 4
 _PYTHONS = tuple(f"3.{minor}" for minor in range(9, 16))
 _NOT_FOUND = "was not found in"
@@ -52,6 +56,7 @@ def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
         A ConflictError with every clash, to be raised.
 
     """
+    log.info("the pins of %s do not hold together; looking for values that do", request.recipe)
     everyone = parties(request)
     forced = _forced(request)
     problems: list[Problem] = []
@@ -61,10 +66,9 @@ def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
             problems.append(_impossible(party, str(version), target))
         else:
             able.append((party, version))
-    kept, clashing = _split([party for party, _ in able], forced, target)
+    kept, clashing, solution = _split([party for party, _ in able], forced, target)
     versions = dict(able)
     problems += _parallel(lambda item: _clash(item, versions[item], kept, forced, target), clashing)
-    solution = _try(_requirements(kept), forced, target)
     if solution:
         pins = tuple(party.pin for party in kept if party.pin)
         problems += never_loaded(replace(request, wheel_pins=pins), solution, target)
@@ -233,14 +237,20 @@ def _nearest(party: Party, target: Target) -> str:
 
 def _split(
     everyone: Sequence[Party], forced: tuple[str, ...], target: Target
-) -> tuple[list[Party], list[Party]]:
-    """Part those that hold together from those that do not hold with them; the order decides who stays."""
+) -> tuple[list[Party], list[Party], Solution | None]:
+    """Part those that hold together from those that do not hold with them; the order decides who stays.
+
+    The solution is that of those that stay.
+    """
     kept: list[Party] = []
     clashing: list[Party] = []
     rest = list(everyone)
     while rest:
+        solution = _try(_requirements([*kept, *rest]), forced, target)
+        if solution:
+            return [*kept, *rest], clashing, solution
         # More requirements never make a solution: so the longest prefix that holds can be found by halving.
-        low, high = 0, len(rest)
+        low, high = 0, len(rest) - 1
         while low < high:
             middle = (low + high + 1) // 2
             if _try(_requirements([*kept, *rest[:middle]]), forced, target):
@@ -250,7 +260,7 @@ def _split(
         kept += rest[:low]
         clashing += rest[low : low + 1]
         rest = rest[low + 1 :]
-    return kept, clashing
+    return kept, clashing, _try(_requirements(kept), forced, target)
 
 
 def _clash(

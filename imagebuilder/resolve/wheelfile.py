@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import requests
 
 _CHUNK = 1 << 20
+_PARTIAL = 206
 # Names of manylinux from before PEP 600, and the C library that each stands for.
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
@@ -188,9 +189,10 @@ class _RemoteFile(io.RawIOBase):
         if end <= self._position:
             return b""
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={self._position}-{end - 1}"}
-        answer = self._session.get(self._url, headers=headers)
-        answer.raise_for_status()
-        if answer.status_code != 206:  # not partial content
-            raise OSError("the server does not give parts of a file")
-        self._position = end
-        return answer.content
+        with self._session.get(self._url, headers=headers, stream=True) as answer:
+            answer.raise_for_status()
+            if answer.status_code != _PARTIAL:
+                # Not an OSError: zipfile would take that for a file that is no zip.
+                raise LookupError("the server does not give parts of a file")
+            self._position = end
+            return answer.content
