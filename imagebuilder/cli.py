@@ -437,13 +437,51 @@ def doctor(
 @cache_app.command("ls")
 def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
     """List the images in the store, and what the store takes."""
-    raise NotImplementedError
+    from imagebuilder import cache
+    from imagebuilder.progress import human
+
+    where = _store(store)
+    usage = cache.usage(where)
+    if as_json:
+        _out_json({**dataclasses.asdict(usage), "folder": str(where.root)})
+        return
+    for image in usage.images:
+        proven = "proven" if where.report(image.manifest).exists() else "not proven"
+        _out(f"{image.name:<20} {image.manifest[:19]}  {human(image.size):>8}  {image.tag}  ({proven})")
+    _out(
+        f"{human(usage.blob_bytes)} in {usage.blobs} blobs, {human(usage.download_bytes)} in "
+        f"{usage.downloads} downloads, in {where.root}"
+    )
 
 
 @cache_app.command("verify")
-def cache_verify(store: StoreFolder = None) -> None:
-    """Hash every blob and download again; damaged ones are removed, so that the next build fetches them."""
-    raise NotImplementedError
+def cache_verify(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Remove what is damaged, for the next build to replace.")
+    ] = False,
+    store: StoreFolder = None,
+    progress: ProgressKind = "auto",
+) -> None:
+    """Hash every blob and download again, and name those that are not what they should be."""
+    from imagebuilder import cache
+    from imagebuilder.errors import StoreError
+    from imagebuilder.progress import shown
+
+    _check_progress(progress)
+    where = _store(store)
+    with shown(progress, sys.stderr) as live:
+        live.begin("verify", str(where.root), "reading", cache.usage(where).total)
+        damages = cache.verify(where, lambda count: live.advance("verify", count), remove=fix)
+        live.end("verify", str(where.root), "failed" if damages else "done")
+    for damage in damages:
+        _out(f"{damage.path}: {damage.reason}" + (", removed" if fix else ""))
+    if damages and not fix:
+        raise StoreError(
+            f"{len(damages)} damaged files",
+            where=str(where.root),
+            hint="run: imagebuilder cache verify --fix",
+        )
+    _out("everything is what it should be" if not damages else "build again to replace what was removed")
 
 
 @cache_app.command("prune")
@@ -452,24 +490,44 @@ def cache_prune(
     store: StoreFolder = None,
 ) -> None:
     """Remove what was not used for longest, until the store takes no more than SIZE."""
-    raise NotImplementedError
+    from imagebuilder import cache
+    from imagebuilder.progress import human
+    from imagebuilder.workflow import parse_size
+
+    pruned = cache.prune(_store(store), parse_size(keep))
+    _out(f"removed {pruned.files} files, {human(pruned.bytes)}")
 
 
 def _smoke_target(text: str, runtime: str, store: Store) -> Target:
+    """Find what a smoke test is to run on; an image of the store is put into the engine first."""
+    from imagebuilder.smoke import engine as engines
     from imagebuilder.smoke import target as targets
     from imagebuilder.workflow import built_image, labels
 
     if runtime == "process":
         return targets.from_environment()
     if not text:
-        raise InputError(
-            "no image is given", where="imagebuilder smoke-test", hint="name a recipe or an image"
-        )
+        hint = "name a recipe that was built, or an image"
+        raise InputError("no image is given", where="imagebuilder smoke-test", hint=hint)
     image = built_image(text, store)
     if image is None:
-        return _engine_target(text, runtime, store)
-    reference = _load(image, store)
+        with engines.connect(cast("Any", runtime)) as engine:
+            return engines.look_up(engine, text)
+    reference = _load(image, store, runtime)
     return targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+
+
+def _load(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
+    """Put an image into the local engine; returns what the engine knows it by."""
+    from imagebuilder.engines.load import load
+    from imagebuilder.progress import human
+    from imagebuilder.smoke.engine import connect
+
+    with connect(cast("Any", runtime)) as engine:
+        _err(f"loading {image.name} into {engine.kind}")
+        result = load(image, store, engine)
+    _err(f"loaded {result.reference}, {human(result.moved_bytes)} travelled")
+    return result.reference
 
 
 def _show_built(built: Built, reference: str, output: Path | None, recipe_file: Path) -> None:

@@ -1,4 +1,4 @@
-"""The files that people see at the top of the repository and that travel in the wheel: recipes and templates."""
+"""Recipes and templates: they stand at the top of the repository, and travel in the wheel too."""
 
 from __future__ import annotations
 

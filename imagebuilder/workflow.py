@@ -59,8 +59,7 @@ def lock_changes(previous: Lock | None, made: Lock) -> list[str]:
     if previous is None:
         lines = [f"{name} {version}" for name, version in sorted(made.pins.items())]
     else:
-        old = {package.name: package.version for package in (*previous.wheels, *previous.debs)}
-        new = {package.name: package.version for package in (*made.wheels, *made.debs)}
+        old, new = _versions(previous), _versions(made)
         lines = [
             f"{name} {old.get(name, '(none)')} -> {new.get(name, '(gone)')}"
             for name in sorted(old.keys() | new.keys())
@@ -72,6 +71,11 @@ def lock_changes(previous: Lock | None, made: Lock) -> list[str]:
         for against in item.contradicts
     ]
     return lines
+
+
+def _versions(lock: Lock) -> dict[str, str]:
+    debs = {deb.name: deb.version for deb in lock.debs}
+    return debs | {wheel.name: wheel.version for wheel in lock.wheels}
 
 
 def built_image(target: str, store: Store) -> ImageRecord | None:

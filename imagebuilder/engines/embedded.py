@@ -62,6 +62,11 @@ def build(plan: Plan, shop: Workshop) -> Built:
         StoreError: the store is full or not writable.
 
     """
+    with shop.store.in_use():
+        return _build(plan, shop)
+
+
+def _build(plan: Plan, shop: Workshop) -> Built:
     started = time.monotonic()
     records: dict[str, LayerRecord] = {}
     for layer in plan.layers:
