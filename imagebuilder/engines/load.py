@@ -79,7 +79,7 @@ def load(
     wanted = tuple(dict.fromkeys((image.tag, *tags, "latest")))
     references = tuple(f"{name}:{tag}" for tag in wanted)
     moved, by_archive = 0, False
-    with _explained(engine):
+    with _explained(engine), store.in_use():
         if not _has(engine, references[0], image):
             moved, by_archive = _bring(image, store, engine, references[0], advance)
         _check(engine, references[0], image, store)

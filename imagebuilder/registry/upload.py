@@ -102,17 +102,18 @@ def push(
     names = tuple(dict.fromkeys(check_tag(tag) for tag in (target.tag, *tags) if tag))
     if not names:
         raise InputError("no tag is given", where=reference, hint=f"write `{target.name}:TAG`")
-    manifest, blobs = _contents(image, store)
-    known = sources.known(store, target)
-    elsewhere = {
-        blob.digest: known[blob.digest]
-        for blob in blobs
-        if known.get(blob.digest, target.path) != target.path
-    }
-    client = Client(target, options or Options(), "pull,push", tuple(sorted(set(elsewhere.values()))))
-    fates = _push_blobs(client, blobs, elsewhere, advance)
-    sources.remember(store, target, [blob.digest for blob in blobs])
-    _push_manifest(client, image.manifest, manifest, names)
+    with store.in_use():
+        manifest, blobs = _contents(image, store)
+        known = sources.known(store, target)
+        elsewhere = {
+            blob.digest: known[blob.digest]
+            for blob in blobs
+            if known.get(blob.digest, target.path) != target.path
+        }
+        client = Client(target, options or Options(), "pull,push", tuple(sorted(set(elsewhere.values()))))
+        fates = _push_blobs(client, blobs, elsewhere, advance)
+        sources.remember(store, target, [blob.digest for blob in blobs])
+        _push_manifest(client, image.manifest, manifest, names)
     advance(len(manifest))
     stayed = [blob for blob in blobs if fates[blob.digest] != _PUSHED]
     return PushResult(
