@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import requests
 import urllib3
 
+from imagebuilder import http
 from imagebuilder.errors import FetchError, Problem
 from imagebuilder.hostconfig import local_path
 from imagebuilder.site import Site, redact
@@ -258,7 +259,7 @@ def _source(
             granted = _granted(answer, start, item, url)
             yield granted, answer.raw.stream(_CHUNK, decode_content=False)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise _BrokenOffError(f"{_plain(error)} ({redact(url)})") from error
+        raise _BrokenOffError(f"{http.in_words(error)} ({redact(url)})") from error
 
 
 def _granted(answer: requests.Response, start: int, item: Download, url: str) -> int:
@@ -284,26 +285,6 @@ def _granted(answer: requests.Response, start: int, item: Download, url: str) ->
 def _check_length(length: int, item: Download, source: str) -> None:
     if length != item.size:
         raise _WrongBytesError(f"wanted {item.size} bytes, {redact(source)} has {length}")
-
-
-def _plain(error: Exception) -> str:
-    """Say in a few words what a nest of library errors means."""
-    text = str(error)
-    for sign, words in (
-        (
-            "CERTIFICATE_VERIFY_FAILED",
-            "the server's certificate is not signed by a known CA (set SSL_CERT_FILE)",
-        ),
-        ("ProxyError", "the proxy refuses, or is not there"),
-        ("NameResolutionError", "the host's name is not known"),
-        ("timed out", "the server is silent"),
-        ("refused", "the connection is refused"),
-        ("reset", "the connection was reset"),
-        ("Connection broken", "the connection broke off"),
-    ):
-        if sign in text:
-            return words
-    return redact(text)
 
 
 class _Progress:

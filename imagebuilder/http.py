@@ -23,6 +23,20 @@ _CONNECTIONS = 16
 # Seconds before the second retry; each later pause is twice the one before.
 _RETRY_PAUSE = 0.5
 
+# What the libraries' messages hold, and what it means; the first that is found counts.
+_TROUBLES = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "no known CA vouches for the server: set SSL_CERT_FILE, or `ca:` for --site",
+    ),
+    ("ProxyError", "the proxy refuses, or is not there"),
+    ("NameResolutionError", "the host's name is not known"),
+    ("timed out", "the server is silent"),
+    ("refused", "the connection is refused"),
+    ("reset", "the connection was reset"),
+    ("Connection broken", "the connection broke off"),
+)
+
 
 def session(proxies: Mapping[str, str], ca_bundle: Path | None, indexes: Iterable[str]) -> requests.Session:
     """Open a session.
@@ -69,6 +83,12 @@ def bypasses_proxy(host: str, no_proxy: str) -> bool:
         except ValueError:
             continue
     return False
+
+
+def in_words(error: Exception) -> str:
+    """Say in a few words what a nest of library errors means."""
+    text = str(error)
+    return next((words for sign, words in _TROUBLES if sign in text), text)
 
 
 class _Adapter(HTTPAdapter):

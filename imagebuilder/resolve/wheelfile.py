@@ -62,7 +62,7 @@ def measure(file: File, session: requests.Session) -> File:
         return _received(file, session)
     except OSError as error:  # that of requests is one, too
         raise FetchError(
-            f"{file.name} cannot be had: {redact(str(error))}", hint="check the network and the index"
+            f"{file.name} cannot be had: {_in_words(error)}", hint="check the network and the index"
         ) from error
 
 
@@ -83,7 +83,7 @@ def requires(file: File, session: requests.Session) -> tuple[Requirement, ...]:
             text = answer.content if answer.ok else _metadata_member(_RemoteFile(file.url, session))
         return tuple(Metadata.from_email(text, validate=False).requires_dist or ())
     except (OSError, zipfile.BadZipFile, LookupError, ValueError) as error:
-        raise FetchError(f"the metadata of {file.name} cannot be read: {redact(str(error))}") from error
+        raise FetchError(f"the metadata of {file.name} cannot be read: {_in_words(error)}") from error
 
 
 def demands(requirements: Iterable[Requirement], name: str, target: Target) -> tuple[Requirement, ...]:
@@ -125,6 +125,12 @@ def _tag_order(python: str, glibc: str, machine: str) -> dict[str, int]:
         *packaging.tags.compatible_tags((major, minor), interpreter=interpreter, platforms=platforms),
     ]
     return {str(tag): rank for rank, tag in reversed(list(enumerate(tags)))}
+
+
+def _in_words(error: Exception) -> str:
+    from imagebuilder import http  # late: it loads requests, which commands that fetch nothing do not need
+
+    return redact(http.in_words(error))
 
 
 def _hash(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -93,13 +93,15 @@ def _answer(request: BaseHTTPRequestHandler, state: FileServer) -> None:
         status, headers = 206, {"Content-Range": f"bytes {start}-{start + len(body) - 1}/{len(content)}"}
     else:
         body, status, headers = content, 200, {}
-    _head(request, status, {**headers, "Content-Length": str(len(body))})
+    kind = "text/html" if path.endswith("/") else "application/octet-stream"
+    _head(request, status, {**headers, "Content-Type": kind, "Content-Length": str(len(body))})
     if request.command == "GET":
         breaks = state.breaks.get(path)
         if breaks:
             body = body[: breaks.pop(0)]
             request.close_connection = True
-        request.wfile.write(body)
+        with suppress(ConnectionError):  # whoever had enough hangs up
+            request.wfile.write(body)
 
 
 def _head(request: BaseHTTPRequestHandler, status: int, headers: dict[str, str]) -> None:
