@@ -1,13 +1,14 @@
 """What an image holds as plain files of ours: the entrypoint, and settings of ssh, sshd and login shells.
 
-The files are templates in `rootfs_files/`; docs/explanation/ssh.md describes what they do together. All that
-goes from a recipe into one of them passes a filter that quotes it for the reader of that file.
+The files are in `rootfs_files/`, some as templates; docs/explanation/ssh.md describes what they do together.
+All that goes from a recipe into one of them passes a filter that quotes it for the reader of that file.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -15,7 +16,8 @@ from imagebuilder.keys import NODE_ALIAS
 from imagebuilder.plan import PATH, VENV, Entry
 from imagebuilder.recipe import Recipe
 
-# Where each template ends up, and its mode.
+_FOLDER = "rootfs_files"
+# Where each file ends up, and its mode.
 _FILES = (
     ("entrypoint.bash", "/usr/local/bin/imagebuilder-entrypoint", 0o755),
     ("mpi-node.sh", "/usr/local/bin/imagebuilder-mpi-node", 0o755),
@@ -47,7 +49,7 @@ def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, 
     }
     templates = _templates()
     files = (
-        Entry(path=path, kind="file", mode=mode, text=templates.get_template(name).render(values))
+        Entry(path=path, kind="file", mode=mode, text=_text(templates, name, values))
         for name, path, mode in _FILES
     )
     # sshd's folder for privilege separation, for an sshd that is started without the entrypoint.
@@ -72,9 +74,16 @@ def sshd_quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _text(templates: Environment, name: str, values: Mapping[str, object]) -> str:
+    if name.endswith(".j2"):
+        return templates.get_template(name).render(values)
+    # Scripts are the same in every image, and no template: `${#line}` begins a comment of Jinja's.
+    return (resources.files("imagebuilder") / _FOLDER / name).read_text(encoding="utf-8")
+
+
 def _templates() -> Environment:
     environment = Environment(  # noqa: S701 no HTML: each value is quoted for its own kind of file
-        loader=PackageLoader("imagebuilder", "rootfs_files"),
+        loader=PackageLoader("imagebuilder", _FOLDER),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -189,7 +189,13 @@ print_environment() {
             continue
         fi
         pair=${pair//\\/\\\\}
-        line+=" \"${pair//\"/\\\"}\""
+        pair=${pair//\"/\\\"}
+        # sshd hands its settings to each session in one message, and refuses one above 256 KiB.
+        if ((${#line} + ${#pair} > 200000)); then
+            say "$name is not passed on to ssh sessions and remote ranks: together the variables are too long"
+            continue
+        fi
+        line+=" \"$pair\""
     done </proc/self/environ
     [[ -z $line ]] || printf 'SetEnv%s\n' "$line"
 }

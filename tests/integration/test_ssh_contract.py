@@ -307,6 +307,17 @@ def test_a_variable_of_several_lines_is_named_and_left_out(site: Site) -> None:
     assert "more than one line" in node.logs()
 
 
+def test_a_very_long_environment_does_not_lock_the_node(
+    site: Site, pair: tuple[Node, Node], keys: Path
+) -> None:
+    variables = [option for name in "ABC" for option in ("-e", f"{name}={name * 90_000}")]
+    node = site.node("-v", f"{keys}:{SECRETS}:ro", *variables)
+    result = pair[0].exec("ssh", node.name, "echo ${#A} ${#B} ${#C}")
+    # In the order that the container was started with.
+    assert result.stdout == "90000 90000 0\n"
+    assert "C is not passed on" in node.logs()
+
+
 # --- a container's life
 
 
@@ -320,14 +331,14 @@ def test_sshd_runs_beside_a_command_and_is_not_its_child(
     site: Site, pair: tuple[Node, Node], keys: Path
 ) -> None:
     # `os.wait` takes any child: an sshd among them would keep it waiting for ever.
-    script = "\n".join(
-        (
-            "import os, time",
-            "try: os.wait()",
-            "except ChildProcessError: print('alone', flush=True)",
-            "time.sleep(600)",
-        )
-    )
+    script = """
+import os, time
+try:
+    os.wait()
+except ChildProcessError:
+    print("alone", flush=True)
+time.sleep(600)
+"""
     node = site.node("-v", f"{keys}:{SECRETS}:ro", command=("python", "-c", script))
     assert pair[0].exec(*STRICT, node.name, "hostname").stdout.strip() == node.name
     assert node.logs() == "alone\n"
