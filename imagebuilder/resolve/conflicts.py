@@ -111,8 +111,7 @@ def idle_pins(request: Request, solution: Solution) -> list[tuple[Pinned, tuple[
 def contradictions(name: str, version: str, solution: Solution, target: Target) -> tuple[str, ...]:
     """List who in a solution requires another version of a package than the given one, in words.
 
-    >>> contradictions("nvidia-nccl-cu12", "2.28.9", solution, target)  # doctest: +SKIP
-    ('torch 2.10.0 requires nvidia-nccl-cu12==2.27.5',)
+    One reads as `torch 2.10.0 requires nvidia-nccl-cu12==2.27.5`.
     """
     askers = [(parent, solution.versions[parent]) for parent in sorted(solution.parents.get(name, ()))]
     if not askers:
