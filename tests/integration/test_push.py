@@ -13,7 +13,9 @@ import requests
 from imagebuilder.errors import RegistryError
 from imagebuilder.process import run
 from imagebuilder.registry import Client, Options, parse, push
+from imagebuilder.registry.credentials import ANONYMOUS, Credentials
 from imagebuilder.store import ImageRecord, Store
+from tests.support import token_server
 from tests.support.images import noise, put_image
 from tests.support.servers import PASSWORD, USER, RegistryServer, registry_server
 
@@ -127,6 +129,27 @@ def test_a_wrong_password(
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     with pytest.raises(RegistryError, match=f"docker login {secure_registry.host}"):
         push(image, images, f"{secure_registry.host}/push/secure:x", options=trusting(secure_registry))
+
+
+def test_tokens(images: Store, image: ImageRecord, tmp_path: Path) -> None:
+    alice = Options(credentials=Credentials(user=USER, password=PASSWORD))
+    with token_server.serve(tmp_path) as tokens:
+        server = RegistryServer(tmp_path, extra=tokens.settings)
+        server.start()
+        try:
+            push(image, images, f"{server.host}/push/one:x", options=alice)
+            assert tokens.asked == [["repository:push/one:pull,push"]]
+            linked = push(image, images, f"{server.host}/push/two:x", options=alice)
+            assert (linked.mounted_blobs, linked.pushed_bytes) == (3, 0)
+            assert tokens.asked[-1] == ["repository:push/two:pull,push", "repository:push/one:pull"]
+            # A registry allows a minute of difference between clocks, so this token is refused at once.
+            tokens.seconds = -70
+            with pytest.raises(RegistryError, match="sign in"):
+                push(image, images, f"{server.host}/push/one:y", options=alice)
+            with pytest.raises(RegistryError, match="docker login"):
+                push(image, images, f"{server.host}/push/one:y", options=Options(credentials=ANONYMOUS))
+        finally:
+            server.stop()
 
 
 def test_the_registry_is_killed_in_the_middle_and_comes_back(tmp_path: Path, images: Store) -> None:
