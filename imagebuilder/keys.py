@@ -12,6 +12,7 @@ import yaml
 
 from imagebuilder import process
 from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.yamlfile import printable
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ def make_keys(folder: Path, *, name: str, days: int = 30) -> None:
     """
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"`{name!a}` is not a name of a job", hint="use up to 63 letters, digits, `.`, `-` and `_`"
+            f"`{printable(name)}` is not a name of a job",
+            hint="use up to 63 letters, digits, `.`, `-` and `_`",
         )
     if not 1 <= days <= 3650:
         raise InputError(f"keys cannot hold for {days} days", hint="give 1 to 3650")
@@ -82,10 +84,7 @@ def secret_manifest(folder: Path, name: str) -> str:
         InputError: the folder holds no such set, or the name is none that Kubernetes takes.
 
     """
-    if not _SECRET_NAME.fullmatch(name):
-        raise InputError(
-            f"`{name!a}` is not a name of a Secret", hint="use up to 63 lower-case letters, digits and `-`"
-        )
+    check_secret_name(name)
     if not (folder / "id_ed25519").is_file():
         raise InputError("holds no id_ed25519", where=str(folder), hint="make one with `imagebuilder keys`")
     try:
@@ -105,6 +104,20 @@ def secret_manifest(folder: Path, name: str) -> str:
     }
     text: str = yaml.safe_dump(manifest, sort_keys=False, width=1_000_000)
     return text
+
+
+def check_secret_name(name: str) -> None:
+    """Refuse what Kubernetes would: worth doing before keys are made for it.
+
+    Raises:
+        InputError: the name is none that Kubernetes takes.
+
+    """
+    if not _SECRET_NAME.fullmatch(name):
+        raise InputError(
+            f"`{printable(name)}` is not a name of a Secret",
+            hint="use up to 63 lower-case letters, digits and `-`",
+        )
 
 
 def _fill(keys: Path, work: Path, name: str, days: int) -> None:

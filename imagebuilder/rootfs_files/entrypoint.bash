@@ -9,6 +9,7 @@ set -u
 
 readonly sshd=/usr/sbin/sshd
 readonly kinds='ed25519 ecdsa rsa'
+readonly remedy="give it to that uid (chown -R $EUID), or in Kubernetes the secret \`defaultMode: 0444\`"
 readonly ex_config=78 # sysexits.h; far from the codes that commands and docker use
 
 main() {
@@ -107,6 +108,7 @@ find_keys() {
             ;;
     esac
     for folder in /run/secrets/imagebuilder "$home/.ssh"; do
+        [[ ! -d $folder || -x $folder ]] || die "uid $EUID cannot enter $folder; $remedy"
         if holds_keys "$folder"; then
             printf '%s' "$folder"
             return
@@ -124,7 +126,7 @@ holds_keys() {
 
 take() {
     [[ -e $1 ]] || return 0
-    [[ -r $1 ]] || die "uid $EUID cannot read $1; in Kubernetes give the secret \`defaultMode: 0444\`"
+    [[ -r $1 ]] || die "uid $EUID cannot read $1; $remedy"
     cat -- "$1" >"$2" || die "$1 cannot be copied to $2"
 }
 

@@ -466,6 +466,21 @@ def test_keys_that_do_not_work_stop_the_container_and_say_why(site: Site, tmp_pa
     assert "holds no id_*" in empty.stderr
 
 
+def test_keys_that_are_another_user_s_alone_are_reported(site: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    make_keys(folder, name="contract")
+    tmp_path.chmod(0o755)
+    closed = site.run("-v", f"{folder}:{SECRETS}:ro", command=("echo", "ran"))
+    folder.chmod(0o755)
+    unreadable = site.run("-v", f"{folder}:{SECRETS}:ro", command=("echo", "ran"))
+    if site.user == "root":
+        assert (closed.stdout, unreadable.stdout) == ("ran\n", "ran\n")
+    else:
+        assert (closed.code, unreadable.code) == (78, 78)
+        assert f"uid 1000 cannot enter {SECRETS}; give it to that uid" in closed.stderr
+        assert f"uid 1000 cannot read {SECRETS}/id_ed25519; give it to that uid" in unreadable.stderr
+
+
 # --- containers with less than the usual
 
 
