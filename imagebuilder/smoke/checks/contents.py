@@ -1,0 +1,113 @@
+"""Packages, user, files and services, looked at with testinfra."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from imagebuilder.plan import VENV
+from imagebuilder.smoke.checks import hostname_reason
+from imagebuilder.smoke.report import Finding
+from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
+
+if TYPE_CHECKING:
+    from testinfra.host import Host
+
+_START_SECONDS = 20
+_PACKAGES = ("openssh-server", "openssh-client", "tini")
+
+
+def run(session: Session) -> Passed:
+    # testinfra brings half of pytest with it: only when it is used.
+    from imagebuilder.smoke.inspection import inspect
+
+    findings: list[Finding] = []
+    versions: dict[str, dict[str, str]] = {}
+    for index, node in enumerate(session.nodes):
+        host = inspect(session, index)
+        if not _await_sshd(session, host, index):
+            findings.append(_no_sshd(session, index))
+        if session.cluster.state(index)[0]:
+            packages = {name: host.package(name) for name in _PACKAGES}
+            versions[node.name] = {name: p.version if p.is_installed else "" for name, p in packages.items()}
+            problems = [*_packages(versions[node.name]), *_user_and_files(session, host)]
+            findings += [Finding(node=node.name, message=text, remedy=remedy) for text, remedy in problems]
+    if findings:
+        raise CheckFailed.because(*findings)
+    return Passed(
+        summary=f"sshd listens on port {session.target.ssh_port}, {session.target.ssh_user} can write to "
+        "the venv, "
+        "no host key in the image",
+        evidence=versions,
+    )
+
+
+def _packages(versions: dict[str, str]) -> list[tuple[str, str]]:
+    return [
+        (f"the package {name} is not installed", "build the image again from its lock")
+        for name, version in versions.items()
+        if not version
+    ]
+
+
+def _user_and_files(session: Session, host: Host) -> list[tuple[str, str]]:
+    problems = []
+    user = session.target.ssh_user
+    if not host.user(user).exists:
+        problems.append(
+            (f"there is no user `{user}`, whom the image's labels name", "see `ssh:` in the recipe")
+        )
+    if not host.file(VENV).is_directory:
+        problems.append((f"{VENV} is missing", "the venv's layer was not made; build again"))
+    elif host.run("test -w %s", f"{VENV}/bin").rc != 0:
+        remedy = (
+            "the venv is meant to be group 0 and mode 0775, and the user's group 0, so that pip works on top"
+        )
+        problems.append((f"the image's user cannot write to {VENV}", remedy))
+    # What stands in the image itself, not what the entrypoint took or made when the container started.
+    keys = host.run("ls /etc/ssh/ssh_host_*_key").stdout.split()
+    if keys:
+        remedy = "everyone who pulls it could pose as its nodes; remove them where the image is made"
+        problems.append((f"the image holds private host keys: {', '.join(keys)}", remedy))
+    return problems
+
+
+def _await_sshd(session: Session, host: Host, index: int) -> bool:
+    """Wait for sshd, which has only just been started; look with iproute2's ss, which the image has."""
+    until = time.monotonic() + _START_SECONDS * session.options.patience
+    while time.monotonic() < until:
+        said = host.run("ss -Hltn sport = :%s", str(session.target.ssh_port))
+        if said.rc == 0 and said.stdout.strip():
+            return True
+        if not session.cluster.state(index)[0]:
+            return False
+        time.sleep(0.25)
+    return False
+
+
+def _no_sshd(session: Session, index: int) -> Finding:
+    running, tail = session.cluster.state(index)
+    if not running:
+        return Finding(
+            node=session.nodes[index].name,
+            message=f"the container ended by itself; its log: {tail or '(empty)'}",
+            remedy="the entrypoint has to keep sshd in the foreground when no command is given",
+        )
+    return Finding(
+        node=session.nodes[index].name,
+        message=f"nothing listens on port {session.target.ssh_port}: sshd does not run; the log: "
+        f"{tail or '(empty)'}",
+        remedy="the image's entrypoint starts it; see docs/explanation/ssh.md",
+    )
+
+
+CHECK = Check(
+    name="contents",
+    title="packages, user, venv and sshd in each container",
+    criterion=f"sshd listens on the labelled port within {_START_SECONDS} s; the packages, the user and a "
+    "venv "
+    "that the user can write to are there; no private host key is in the image",
+    run=run,
+    skip=hostname_reason,
+    required=lambda session: session.cluster.kind != "process",
+)

@@ -1,0 +1,45 @@
+"""The control: without DDP the replicas must drift apart, or their being equal under DDP proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imagebuilder.smoke.checks import torch_pinned, torch_reason
+from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
+
+_SECONDS = 180
+
+
+def run(session: Session) -> Passed:
+    ranks = session.launch("train.py", "--role", "control", "--data", session.put_digits(), timeout=_SECONDS)
+    message = judge(ranks)
+    if message:
+        raise CheckFailed(
+            message,
+            remedy="the same data went to all ranks, or something in the image synchronises them behind the "
+            "program's back; until that is found, a pass of `training` means nothing",
+        )
+    return Passed(
+        summary=f"from equal weights, {len(ranks)} ranks without DDP ended with {len(ranks)} different ones",
+        evidence={"ranks": [dict(entry) for entry in ranks]},
+    )
+
+
+def judge(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Say why what the ranks report is no control; nothing when it is one."""
+    if len({entry["start"] for entry in ranks}) != 1:
+        return "the ranks did not start alike, so that ending differently says nothing"
+    if len({entry["end"] for entry in ranks}) != len(ranks):
+        return "without DDP the replicas stayed equal: the test cannot tell synchronised ranks from others"
+    return ""
+
+
+CHECK = Check(
+    name="control",
+    title="the same training without DistributedDataParallel",
+    criterion="from equal weights, every rank ends with weights of its own",
+    run=run,
+    skip=torch_reason,
+    required=torch_pinned,
+)

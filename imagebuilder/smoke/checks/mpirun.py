@@ -1,0 +1,81 @@
+"""mpirun over all nodes, with a sum that has to be exact."""
+
+from __future__ import annotations
+
+from imagebuilder.smoke.checks import hostname_reason
+from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
+
+_SECONDS = 60
+
+# What Open MPI prints and then goes on, though something is wrong (ompi #7368, #4948).
+_COMPLAINTS = {
+    "tried to bind": "the ranks cannot be bound to cores here; in the recipe's `env:` set "
+    "OMPI_MCA_hwloc_base_binding_policy (4.x) or PRTE_MCA_hwloc_default_binding_policy (5.x) to `none`",
+    "Read -1": "one process may not read another's memory here; in the recipe's `env:` set "
+    "OMPI_MCA_btl_vader_single_copy_mechanism (4.x) to `none` or OMPI_MCA_smsc (5.x) to `^cma`",
+}
+# What it says when it gives up, and what that means; the first that fits.
+_REMEDIES = {
+    "orted: command not found": "the other node's shell does not find orted: `PATH` is lost over ssh",
+    "prted: command not found": "the other node's shell does not find prted: `PATH` is lost over ssh",
+    "as root": "mpirun refuses root; the catalog's openmpi sets OMPI_ALLOW_RUN_AS_ROOT for that",
+    "Host key verification failed": "see the check `ssh`",
+    "Permission denied": "see the check `ssh`",
+    "Connection refused": "see the check `ssh`",
+    "not enough slots": "is a default hostfile in the image in the way?",
+}
+
+
+def run(session: Session) -> Passed:
+    hosts = [session.cluster.host(index) for index in range(session.size)]
+    outcome = session.run(0, session.mpirun(hosts, *session.script("mpi_sum.py")), timeout=_SECONDS)
+    output = outcome.stderr + outcome.stdout
+    if not outcome.ok and not any(entry.get("error") for entry in session.said(outcome)):
+        why = "did not end in time" if outcome.timed_out else f"ended with {outcome.code}"
+        remedy = next((text for sign, text in _REMEDIES.items() if sign in output), "")
+        raise CheckFailed(
+            f"mpirun {why}: {_sentence(output) or outcome.last_words}",
+            node=session.nodes[0].name,
+            remedy=remedy or "the whole output is in the report",
+        )
+    found = session.ranks([outcome])
+    answered = sorted(str(entry["host"]) for entry in found)
+    if answered != sorted(hosts):
+        raise CheckFailed(
+            f"the ranks ran on {', '.join(answered)}, not one on each of {', '.join(hosts)}",
+            remedy="mpirun started them elsewhere than asked; its output is in the report",
+        )
+    for sign, remedy in _COMPLAINTS.items():
+        if sign in output:
+            line = next(line.strip() for line in output.splitlines() if sign in line)
+            raise CheckFailed(f"mpirun works, but complains: {line}", remedy=remedy)
+    return Passed(
+        summary=f"{session.size} ranks on {len(set(answered))} hosts, exact sum through "
+        f"{found[0]['through']}",
+        evidence={"ranks": [dict(entry) for entry in found]},
+    )
+
+
+def _sentence(text: str) -> str:
+    """Take the first that mpirun says between its rulers: the last lines only say where to read more."""
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line for line in lines if line and not set(line) <= set("-=* ")]
+    return " ".join(said[:3])[:400]
+
+
+def _skip(session: Session) -> str:
+    reason = hostname_reason(session)
+    if not reason and not session.facts.get("mpirun") and not session.target.pin("openmpi"):
+        reason = "no MPI in this image"
+    return reason
+
+
+CHECK = Check(
+    name="mpirun",
+    title="mpirun with one rank a node and a sum over all of them",
+    criterion="as many ranks as nodes, each on its own; the sum is exact; Open MPI complains about nothing",
+    run=run,
+    skip=_skip,
+    required=lambda session: bool(session.target.pin("openmpi")) and session.cluster.kind != "process",
+    exchanges=True,
+)

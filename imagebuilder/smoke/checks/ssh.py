@@ -1,0 +1,85 @@
+"""ssh from every node to every other, as a launcher does it: no question asked, every host key checked."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from imagebuilder.smoke.checks import hostname_reason
+from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke.report import Finding
+from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
+
+_SECONDS = 45
+_KNOWN_HOSTS = "cat ~/.ssh/known_hosts /etc/ssh/ssh_known_hosts 2>/dev/null | cksum"
+
+# What ssh says, and what it means here; the first that fits.
+_REMEDIES = {
+    "UNPROTECTED PRIVATE KEY": "the entrypoint has to copy the private key with mode 0600",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": "a known_hosts file in the image is in the way",
+    "Host key verification failed": "known_hosts does not vouch for the host key; was one baked into the image?",
+    "Permission denied": "the key is refused: look at AllowUsers, authorized_keys and the modes above it",
+    "Connection refused": "nothing listens on the port that the image's ssh_config names: does sshd run?",
+    "Could not resolve hostname": "see the check `names`",
+    "timed out": "packets do not arrive: is there a firewall between the nodes?",
+    "failed to run command": "ssh is not installed in the image",
+}
+
+
+def run(session: Session) -> Passed:
+    before = _known_hosts(session)
+    findings: list[Finding] = []
+    ways = list(permutations(range(session.size), 2))
+    for here, there in ways:
+        target = session.cluster.host(there)
+        argv = session.ssh(target, "echo", session.nonce, "$(hostname)", "$(id -un)")
+        outcome = session.run(here, argv, timeout=_SECONDS)
+        node = session.nodes[here].name
+        if not outcome.ok:
+            findings.append(_failed(node, target, outcome))
+        elif outcome.stdout.split() != [session.nonce, target, session.target.ssh_user]:
+            findings.append(
+                Finding(
+                    node=node,
+                    message=f"ssh {target} answered `{outcome.stdout.strip()[:200]}`, not only with its "
+                    "own name and "
+                    f"the user {session.target.ssh_user}",
+                    remedy="a shell's start-up file prints something, or ssh_config leads elsewhere",
+                )
+            )
+    if not findings and _known_hosts(session) != before:
+        findings.append(
+            Finding(
+                node="",
+                message="a known_hosts file changed: a host key was taken on trust",
+                remedy="the job's known_hosts has to vouch for all of its nodes (`@cert-authority`)",
+            )
+        )
+    if findings:
+        raise CheckFailed.because(*findings)
+    return Passed(summary=f"{len(ways)} ways, as {session.target.ssh_user}, host keys checked strictly")
+
+
+def _known_hosts(session: Session) -> list[str]:
+    outcomes = session.run_everywhere(lambda _: ("sh", "-c", _KNOWN_HOSTS), timeout=_SECONDS)
+    return [outcome.stdout for outcome in outcomes]
+
+
+def _failed(node: str, target: str, outcome: Outcome) -> Finding:
+    said = outcome.stderr + outcome.stdout
+    remedy = next(
+        (text for sign, text in _REMEDIES.items() if sign in said), "the whole output is in the report"
+    )
+    why = "gave no answer in time" if outcome.timed_out else outcome.last_words
+    return Finding(node=node, message=f"ssh {target}: {why}", remedy=remedy)
+
+
+CHECK = Check(
+    name="ssh",
+    title="ssh between all nodes, in batch mode with strict host checking",
+    criterion="every node reaches every other as the labelled user, with nothing but its name; no "
+    "known_hosts "
+    "file changes",
+    run=run,
+    skip=hostname_reason,
+    required=lambda session: session.cluster.kind != "process",
+)

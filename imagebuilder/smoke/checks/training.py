@@ -1,0 +1,98 @@
+"""Training on handwritten digits with DDP: the replicas stay equal, and equal to one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imagebuilder.smoke.checks import torch_pinned, torch_reason
+from imagebuilder.smoke.report import Finding
+from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
+
+_SECONDS = 180
+ACCURACY = 0.90
+# Both compute the same sums, in another order: what is left is the rounding of double precision, some 1e-15
+# after training. Relative to the largest weight.
+DISTANCE = 1e-9
+_HALF = 0.5
+
+
+def run(session: Session) -> Passed:
+    ranks = session.launch("train.py", "--role", "ddp", "--data", session.put_digits(), timeout=_SECONDS)
+    findings = judge(ranks, [node.name for node in session.nodes])
+    if findings:
+        raise CheckFailed.because(*findings)
+    first = ranks[0]
+    return Passed(
+        summary=f"loss {first['first_loss']:.2f} to {first['last_loss']:.2f}, accuracy "
+        f"{first['accuracy']:.1%}, "
+        f"replicas equal, {first['distance']:.0e} from one process",
+        evidence={"ranks": [dict(entry) for entry in ranks]},
+    )
+
+
+def judge(ranks: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Finding]:
+    """Say what is wrong with what the ranks of a DDP job report; the first rank is the first entry."""
+    findings = []
+
+    def found(node: str, message: str, remedy: str) -> None:
+        findings.append(Finding(node=node, message=message, remedy=remedy))
+
+    if len({entry["own"] for entry in ranks}) != len(ranks):
+        found(
+            "",
+            "ranks that were seeded differently began with equal weights",
+            "something in the image fixes torch's random seed",
+        )
+    if len({entry["start"] for entry in ranks}) != 1:
+        found(
+            "",
+            "DDP did not give all ranks the first one's weights",
+            "its broadcast at the start does not work, or something replaces DistributedDataParallel",
+        )
+    if len({entry["end"] for entry in ranks}) != 1:
+        found(
+            "",
+            "the replicas differ after training: gradients are not synchronised",
+            "compare torch's and NCCL's versions between the nodes; does something replace "
+            "torch.distributed?",
+        )
+    for entry, node in zip(ranks, nodes, strict=True):
+        if not entry["last_loss"] < _HALF * entry["first_loss"]:
+            found(
+                node,
+                f"the loss went from {entry['first_loss']:.3f} to {entry['last_loss']:.3f}: nothing was "
+                "learnt",
+                "torch computes wrongly here; does the check `link` pass?",
+            )
+        if not entry["accuracy"] >= ACCURACY:
+            found(
+                node,
+                f"accuracy on unseen digits is {entry['accuracy']:.1%}, and at least {ACCURACY:.0%} is "
+                "expected",
+                "torch computes wrongly here, or the gradients' average is wrong",
+            )
+    distance = ranks[0]["distance"]
+    if distance is None or not distance <= DISTANCE:
+        found(
+            nodes[0],
+            f"the weights differ by {distance} from those of one process with whole batches (allowed: "
+            f"{DISTANCE:g})",
+            "gradients are summed instead of averaged, samples are seen twice, or a kernel is not "
+            "deterministic",
+        )
+    return findings
+
+
+CHECK = Check(
+    name="training",
+    title="DistributedDataParallel on 4500 handwritten digits, and the same in one process",
+    criterion="from different weights, all ranks end with equal ones, bit for bit; the loss halves; "
+    "accuracy on "
+    f"500 unseen digits is at least {ACCURACY:.0%}; one process with whole batches ends within "
+    f"{DISTANCE:g} of it",
+    run=run,
+    skip=torch_reason,
+    required=torch_pinned,
+    exchanges=True,
+)

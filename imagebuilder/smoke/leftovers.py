@@ -1,0 +1,148 @@
+"""Cleaning up: at the end of a run, and after runs that were killed before they could."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import requests
+from docker.errors import DockerException, NotFound
+
+from imagebuilder.smoke.engine import Engine, explained
+
+log = logging.getLogger(__name__)
+
+RUN_LABEL = "org.imagebuilder.smoke"
+OWNER_LABEL = "org.imagebuilder.smoke.owner"
+# Seconds since the epoch after which things count as left behind, whoever made them: an owner on another
+# host, or before a restart of this one, cannot be asked.
+DEADLINE_LABEL = "org.imagebuilder.smoke.deadline"
+_LONGEST_RUN = 3600
+
+
+def labels(run_id: str, patience: float) -> dict[str, str]:
+    """Make the labels of everything that a run starts."""
+    return {
+        RUN_LABEL: run_id,
+        OWNER_LABEL: f"{_host()}:{os.getpid()}-{_start_of(os.getpid())}",
+        DEADLINE_LABEL: str(int(time.time() + _LONGEST_RUN * max(patience, 1.0))),
+    }
+
+
+def sweep(engine: Engine) -> None:
+    """Remove what runs left behind whose process is dead, or whose time is long over.
+
+    Raises:
+        EnvironmentFault: the engine cannot say what there is.
+
+    """
+    with explained("looking for what earlier runs left"):
+        found = _containers(engine, RUN_LABEL) + _networks(engine, RUN_LABEL)
+        dead = {of[RUN_LABEL] for of in map(_labels, found) if is_left_behind(of)}
+    for run_id in sorted(dead):
+        log.info("removing what run %s left behind", run_id)
+        remove(engine, run_id)
+
+
+def is_left_behind(of: dict[str, str]) -> bool:
+    """Tell by its labels whether nobody will come back for a container or a network."""
+    host, _, process = of.get(OWNER_LABEL, "").partition(":")
+    deadline = of.get(DEADLINE_LABEL, "")
+    over = deadline.isdigit() and int(deadline) < time.time()
+    return over or (host == _host() and not _is_alive(process))
+
+
+def remove(engine: Engine, run_id: str) -> None:
+    """Remove all that a run started: found by label, so that what was made when it was cut off goes too.
+
+    Ctrl-C, pressed again, has to wait.
+    """
+    label = f"{RUN_LABEL}={run_id}"
+    with _uninterrupted(), contextlib.ExitStack() as problems:
+        problems.enter_context(_reported(f"what run {run_id} started"))
+        for container in _containers(engine, label):
+            _try(partial(container.remove, force=True, v=True), f"container {container.name}")
+        for network in _networks(engine, label):
+            _try(network.remove, f"network {network.name}")
+
+
+def _try(action: Callable[[], object], what: str) -> None:
+    with contextlib.suppress(NotFound), _reported(what):
+        action()
+
+
+@contextlib.contextmanager
+def _reported(what: str) -> Iterator[None]:
+    try:
+        yield
+    except NotFound:
+        raise
+    except (DockerException, requests.RequestException) as error:
+        log.warning("%s could not be removed: %s; the next run tries again", what, error)
+
+
+def _containers(engine: Engine, label: str) -> list[Any]:
+    return list(engine.client.containers.list(all=True, filters={"label": label}, ignore_removed=True))
+
+
+def _networks(engine: Engine, label: str) -> list[Any]:
+    return list(engine.client.networks.list(filters={"label": label}))
+
+
+def _labels(thing: Any) -> dict[str, str]:
+    return thing.attrs.get("Labels") or thing.attrs.get("Config", {}).get("Labels") or {}
+
+
+def _host() -> str:
+    """Hash what tells this boot of this host, and this namespace of pids, from any other."""
+    words = [platform.node()]
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        words = [boot, str(Path("/proc/self/ns/pid").readlink())]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+def _start_of(pid: int) -> str:
+    """When a process started, in the kernel's ticks: the numbers of processes are used again."""
+    try:
+        # The second field is the program's name in parentheses and may hold spaces; the start is the 22nd.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return "0"
+
+
+def _is_alive(process: str) -> bool:
+    pid, _, start = process.partition("-")
+    if not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # alive, and somebody else's
+    return _start_of(int(pid)) == start
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold signals off; only the main thread may."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

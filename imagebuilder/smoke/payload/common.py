@@ -1,0 +1,91 @@
+"""What the payload scripts share: arguments, the line that they answer with, and the process group.
+
+They run inside of the image under test, with nothing but its own Python, torch and MPI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import socket
+import struct
+import sys
+from datetime import timedelta
+
+MARKER = "@imagebuilder-smoke "
+_SIOCGIFADDR = 0x8915  # linux/sockios.h
+TIMEOUT = 60
+
+
+def parser(*, ranks: bool = True) -> argparse.ArgumentParser:
+    """Make the parser of the arguments that every script has."""
+    made = argparse.ArgumentParser()
+    made.add_argument("--nonce", required=True)
+    if ranks:
+        made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+        made.add_argument("--peer", default="")
+    return made
+
+
+def say(nonce: str, **found: object) -> None:
+    """Answer: one line, written at once, so that lines of several ranks do not mix."""
+    line = "\n" + MARKER + json.dumps({"nonce": nonce, "host": socket.gethostname(), **found}) + "\n"
+    sys.stdout.flush()
+    os.write(1, line.encode())
+
+
+def fail(nonce: str, error: str, remedy: str = "", **found: object) -> None:
+    """Answer with what is wrong, and end with 1."""
+    say(nonce, error=error, remedy=remedy, **found)
+    sys.exit(1)
+
+
+def interface_to(peer: str) -> tuple[str, str]:
+    """Name the network interface, and the address on it, that packets to a peer leave by."""
+    address = socket.gethostbyname(peer)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))  # sends nothing; the kernel picks the route
+        own = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            try:
+                packed = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:
+                continue  # an interface without an IPv4 address
+            if socket.inet_ntoa(packed[20:24]) == own:
+                return name, own
+    raise OSError(f"no interface has the address {own} by which {peer} is reached")
+
+
+def join(arguments: argparse.Namespace):
+    """Join the process group over the interface that leads to the peer; gives torch's module and the device.
+
+    gloo wants one interface's name, NCCL a pattern where `=` means exactly; both would otherwise guess.
+    """
+    import torch
+    import torch.distributed as dist
+
+    name, _ = interface_to(arguments.peer)
+    os.environ["GLOO_SOCKET_IFNAME"] = name
+    os.environ["NCCL_SOCKET_IFNAME"] = "=" + name
+    cuda = arguments.device == "cuda"
+    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=TIMEOUT))
+    return torch, dist, device
+
+
+def leave(dist) -> None:
+    """Leave the group together: a rank that goes first would break the others' last messages."""
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def raw(tensor) -> bytes:
+    """Give a tensor's bytes, without numpy, which the image may lack."""
+    import ctypes
+
+    flat = tensor.detach().to("cpu").contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Say which tools this shell finds and what the variables named are: the first argument is the run's nonce.
+# In sh, because a shell that lost its PATH does not find python.
+nonce=$1
+shift
+echo "@nonce $nonce"
+for tool in python pip mpirun prted orted torchrun gcc; do
+    printf '@tool %s=%s\n' "$tool" "$(command -v "$tool")"
+done
+for name in "$@"; do
+    eval "[ -z \"\${$name+set}\" ] || printf '@env %s=%s\n' \"$name\" \"\$$name\""
+done

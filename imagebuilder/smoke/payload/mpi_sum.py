@@ -1,0 +1,67 @@
+"""A sum over all ranks of an MPI job, of whole numbers, so that it has to be exact.
+
+Through mpi4py where the image has it; else straight through libmpi, by the names of Open MPI's own ABI.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+
+import common
+
+LENGTH = 4096
+
+
+def main() -> None:
+    arguments = common.parser(ranks=False).parse_args()
+    try:
+        from mpi4py import MPI
+    except ModuleNotFoundError:
+        through, (rank, size, result) = "libmpi", by_library()
+    else:
+        world = MPI.COMM_WORLD
+        result = array.array("q", bytes(8 * LENGTH))
+        world.Allreduce([mine(world.Get_rank()), MPI.INT64_T], [result, MPI.INT64_T], op=MPI.SUM)
+        through, rank, size = "mpi4py", world.Get_rank(), world.Get_size()
+    for index in range(LENGTH):
+        wanted = index * size * (size + 1) // 2
+        if result[index] != wanted:
+            common.fail(
+                arguments.nonce,
+                f"rank {rank}: element {index} of the sum is {result[index]}, must be {wanted}",
+                "MPI's own libraries on the nodes do not fit together",
+                rank=rank,
+                size=size,
+            )
+    common.say(arguments.nonce, rank=rank, size=size, through=through, last=result[LENGTH - 1])
+
+
+def mine(rank: int) -> array.array:
+    return array.array("q", (index * (rank + 1) for index in range(LENGTH)))
+
+
+def by_library() -> tuple[int, int, array.array]:
+    library = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+
+    def handle(name: str) -> ctypes.c_void_p:
+        return ctypes.c_void_p(ctypes.addressof(ctypes.c_byte.in_dll(library, name)))
+
+    world, rank, size = handle("ompi_mpi_comm_world"), ctypes.c_int(), ctypes.c_int()
+    library.MPI_Init(None, None)
+    library.MPI_Comm_rank(world, ctypes.byref(rank))
+    library.MPI_Comm_size(world, ctypes.byref(size))
+    sent, got = mine(rank.value), array.array("q", bytes(8 * LENGTH))
+    library.MPI_Allreduce(
+        ctypes.c_void_p(sent.buffer_info()[0]),
+        ctypes.c_void_p(got.buffer_info()[0]),
+        ctypes.c_int(LENGTH),
+        handle("ompi_mpi_int64_t"),
+        handle("ompi_mpi_op_sum"),
+        world,
+    )
+    library.MPI_Finalize()
+    return rank.value, size.value, got
+
+
+main()

@@ -1,0 +1,146 @@
+"""Train a small network on handwritten digits, as one rank of a job.
+
+    ddp      with DistributedDataParallel: each rank starts from weights of its own and sees its own part of
+             each batch; the first one then does the same alone, with whole batches, and compares
+    control  from the same weights, but with nothing that synchronises gradients
+
+The same batches come in the same order everywhere, so that many ranks and one must end alike.
+"""
+
+from __future__ import annotations
+
+import array
+import gzip
+import hashlib
+import random
+import time
+
+import common
+import torch
+from torch import nn
+
+GLOBAL_BATCH = 64  # of all ranks together, so that more of them train no worse
+EPOCHS = 4
+RATE = 0.05
+MOMENTUM = 0.9
+HELD_OUT = 500
+SEED = 20
+
+
+def main() -> None:
+    parser = common.parser()
+    parser.add_argument("--role", choices=("ddp", "control"), required=True)
+    parser.add_argument("--data", required=True)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    # Not torch.use_deterministic_algorithms: that imports the compiler, for seconds.
+    torch.backends.cudnn.deterministic = True
+    # In double precision what one process and several compute differs by 1e-15; in single precision rounding
+    # alone would let them drift apart by a tenth, and a wrong average might hide in that.
+    torch.set_default_dtype(torch.float64)
+    _, dist, device = common.join(arguments)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    images, labels, held_images, held_labels = (part.to(device) for part in load(arguments.data))
+
+    # DDP has to bring its ranks together by itself: give each other weights to start from.
+    model = network(SEED + (rank if arguments.role == "ddp" else 0)).to(device)
+    own = fingerprint(model)
+    trained: nn.Module = model
+    if arguments.role == "ddp":
+        trained = nn.parallel.DistributedDataParallel(
+            model, device_ids=[0] if device.type == "cuda" else None
+        )
+    start = fingerprint(model)
+    began = time.monotonic()
+    losses = train(trained, images, labels, part_of(rank, world))
+    seconds = time.monotonic() - began
+    with torch.no_grad():
+        accuracy = float((model(held_images).argmax(1) == held_labels).double().mean())
+    distance = None
+    if arguments.role == "ddp" and rank == 0:
+        alone = network(SEED).to(device)
+        train(alone, images, labels, part_of(0, 1, batch=GLOBAL_BATCH // world * world))
+        distance = compare(model.state_dict(), alone.state_dict())
+    common.say(
+        arguments.nonce,
+        rank=rank,
+        size=world,
+        own=own,
+        start=start,
+        end=fingerprint(model),
+        first_loss=mean(losses[:10]),
+        last_loss=mean(losses[-10:]),
+        steps=len(losses),
+        accuracy=accuracy,
+        distance=distance,
+        seconds=seconds,
+    )
+    common.leave(dist)
+
+
+def network(seed: int) -> nn.Module:
+    """No batch normalisation and no dropout: one process with whole batches must compute the same."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 5, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 5, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * 4 * 4, 10),
+    )
+
+
+def part_of(rank: int, world: int, batch: int = 0) -> tuple[int, int, int]:
+    """Size of the whole batch, and where in it a rank's own part begins and ends: none is seen twice."""
+    mine = (batch or GLOBAL_BATCH) // world
+    return mine * world, mine * rank, mine * (rank + 1)
+
+
+def train(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, part: tuple[int, int, int]
+) -> list[float]:
+    whole, first, last = part
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    losses = []
+    for epoch in range(EPOCHS):
+        order = list(range(len(images)))
+        random.Random(SEED + epoch).shuffle(order)
+        for begin in range(0, len(order) - whole + 1, whole):
+            mine = torch.tensor(order[begin + first : begin + last], device=images.device)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images[mine]), labels[mine])
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    return losses
+
+
+def load(path: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Read rows of 784 grey values and a digit; the held-out part is the same for every rank."""
+    with gzip.open(path, "rt", encoding="ascii") as file:
+        rows = [array.array("B", map(int, line.split(","))) for line in file]
+    random.Random(SEED).shuffle(rows)
+    flat = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).reshape(len(rows), 785)
+    images = (flat[:, :784].to(torch.get_default_dtype()) / 255 - 0.1307).reshape(-1, 1, 28, 28)
+    labels = flat[:, 784].long()
+    return images[HELD_OUT:], labels[HELD_OUT:], images[:HELD_OUT], labels[:HELD_OUT]
+
+
+def fingerprint(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode() + common.raw(value))
+    return digest.hexdigest()
+
+
+def compare(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """Largest difference of any weight, in units of the largest weight of its tensor."""
+    return max(float((one[name] - other[name]).abs().max() / other[name].abs().max()) for name in one)
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+main()

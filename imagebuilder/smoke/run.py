@@ -1,0 +1,267 @@
+"""Run the smoke test: nodes up, every check in order, nodes down, one report."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+from imagebuilder import __version__
+from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.site import Site
+from imagebuilder.smoke import engine as engines
+from imagebuilder.smoke import local, runtime
+from imagebuilder.smoke.checks import (
+    collectives,
+    contents,
+    control,
+    environment,
+    limits,
+    link,
+    mpirun,
+    names,
+    pins,
+    rendezvous,
+    ssh,
+    training,
+)
+from imagebuilder.smoke.data import digits
+from imagebuilder.smoke.report import CheckResult, Finding, Host, Mode, Report, verdict
+from imagebuilder.smoke.session import Check, CheckFailed, Session
+from imagebuilder.smoke.target import Options, Target
+from imagebuilder.store import Store
+
+log = logging.getLogger(__name__)
+
+CHECKS: tuple[Check, ...] = (
+    contents.CHECK,
+    pins.CHECK,
+    link.CHECK,
+    limits.CHECK,
+    names.CHECK,
+    ssh.CHECK,
+    environment.CHECK,
+    mpirun.CHECK,
+    rendezvous.CHECK,
+    collectives.CHECK,
+    training.CHECK,
+    control.CHECK,
+)
+
+Begun = Callable[[Check], None]
+Ended = Callable[[CheckResult], None]
+
+_CAVEATS: Mapping[Mode, str] = {
+    "cpu": "NCCL not exercised: the tensors went over gloo, on CPUs",
+    "one-gpu-shared": (
+        "NCCL exercised over sockets only: all ranks shared one GPU, so neither P2P nor InfiniBand was used"
+    ),
+    "multi-gpu": "the nodes were on one host: no network between machines was exercised",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Who is told of each check, before and after it."""
+
+    begun: Begun = lambda _check: None
+    ended: Ended = lambda _result: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where the nodes run, decided."""
+
+    runtime: Literal["docker", "podman", "process"]
+    mode: Mode
+    mode_reason: str
+    host: Host
+
+
+def run_smoke(
+    target: Target, options: Options, *, store: Store, site: Site, watch: Watch | None = None
+) -> Report:
+    """Test an image on several nodes; a failed check is in the report, not an exception.
+
+    Args:
+        target: the image; with `--runtime process`, this Python's own packages.
+        options: how.
+        store: where the digits for training are kept.
+        site: how to fetch them.
+        watch: told of each check.
+
+    Raises:
+        EnvironmentFault: it could not be run here.
+        InputError: the target is not what the engine has, or the options ask for what cannot be.
+        FetchError: the digits could not be had.
+
+    """
+    watch = watch or Watch()
+    unknown = options.only - {check.name for check in CHECKS}
+    if unknown:
+        raise InputError(
+            f"no check is called {', '.join(sorted(unknown))}",
+            hint=f"checks: {', '.join(c.name for c in CHECKS)}",
+        )
+    fetch = partial(digits, store, site)
+    # Before anything is started: it is what may fail for reasons that have nothing to do with the image.
+    if target.pin("torch") and (not options.only or options.only & {"training", "control"}):
+        fetch()
+    started = time.monotonic()
+    with _terminable():
+        run = _on_this_host if options.runtime == "process" else _in_containers
+        place, results = run(target, options, fetch, watch)
+    return Report(
+        tool=f"imagebuilder {__version__}",
+        recipe=target.recipe,
+        lock=target.lock,
+        digest=target.digest,
+        reference=target.reference,
+        pins=dict(target.pins),
+        runtime=place.runtime,
+        nodes=options.nodes,
+        mode=place.mode,
+        mode_reason=place.mode_reason,
+        caveats=_caveats(place.mode, results),
+        host=place.host,
+        checks=results,
+        seconds=round(time.monotonic() - started, 3),
+        passed=verdict(results),
+    )
+
+
+def choose_mode(options: Options, found: tuple[str, ...], where: str) -> tuple[Mode, str]:
+    """Decide what carries the tensors, and say why.
+
+    Raises:
+        EnvironmentFault: the mode asked for needs GPUs that are not there.
+
+    """
+    count = len(found)
+    seen = f"{where} offers {count or 'no'} GPU{'' if count == 1 else 's'}"
+    needed = {"auto": 0, "cpu": 0, "one-gpu-shared": 1, "multi-gpu": options.nodes}[options.mode]
+    if count < needed:
+        raise EnvironmentFault(
+            f"mode {options.mode} needs {needed} GPU{'s' if needed > 1 else ''}, and {seen}",
+            hint="is the NVIDIA driver there, and for containers the NVIDIA container toolkit? Without: "
+            "--mode cpu",
+        )
+    if options.mode != "auto":
+        return options.mode, f"as asked for; {seen}"
+    if count >= options.nodes:
+        return "multi-gpu", f"{seen}, one for each of {options.nodes} nodes"
+    if count:
+        return "one-gpu-shared", f"{seen} for {options.nodes} nodes"
+    return "cpu", seen
+
+
+def _in_containers(
+    target: Target, options: Options, fetch: Callable[[], Path], watch: Watch
+) -> tuple[_Place, tuple[CheckResult, ...]]:
+    with engines.connect(options.runtime) as engine:
+        image_environment = engines.require_same(engine, target)
+        found = engines.gpus(engine, target.reference) if options.mode != "cpu" else ()
+        mode, reason = choose_mode(options, found, f"{engine.kind} here")
+        host = Host(
+            cores=engine.cores,
+            memory_bytes=engine.memory_bytes,
+            gpus=found if mode != "cpu" else (),
+            engine=engine.kind,
+            engine_version=engine.version,
+        )
+        place = _Place(runtime=engine.kind, mode=mode, mode_reason=reason, host=host)
+        with runtime.start(engine, target, options, mode, secrets.token_hex(6)) as cluster:
+            session = Session(cluster, target, options, mode, image_environment, fetch)
+            return place, _all_checks(session, watch)
+
+
+def _on_this_host(
+    target: Target, options: Options, fetch: Callable[[], Path], watch: Watch
+) -> tuple[_Place, tuple[CheckResult, ...]]:
+    found = local.gpus() if options.mode != "cpu" else ()
+    mode, reason = choose_mode(options, found, "this host")
+    host = Host(
+        cores=os.cpu_count() or 1,
+        memory_bytes=local.memory_bytes(),
+        gpus=found if mode != "cpu" else (),
+        engine="none",
+        engine_version="",
+    )
+    place = _Place(runtime="process", mode=mode, mode_reason=reason, host=host)
+    with local.start(options, mode) as cluster:
+        session = Session(cluster, target, options, mode, local.environment(), fetch)
+        return place, _all_checks(session, watch)
+
+
+def _all_checks(session: Session, watch: Watch) -> tuple[CheckResult, ...]:
+    results = []
+    for check in CHECKS:
+        watch.begun(check)
+        result = _one_check(check, session)
+        watch.ended(result)
+        results.append(result)
+    return tuple(results)
+
+
+def _one_check(check: Check, session: Session) -> CheckResult:
+    """Ask one question; whatever comes of it, the next ones are asked too."""
+    started = time.monotonic()
+    before = len(session.steps)
+    asked = not session.options.only or check.name in session.options.only
+    reason = check.skip(session) if asked else "not asked for"
+    summary = ""
+    evidence: dict[str, object] = {}
+    findings: tuple[Finding, ...] = ()
+    if not reason:
+        try:
+            passed = check.run(session)
+        except CheckFailed as error:
+            findings = error.findings
+        else:
+            summary, evidence = passed.summary, dict(passed.evidence)
+    return CheckResult(
+        name=check.name,
+        title=check.title,
+        criterion=check.criterion,
+        required=check.required(session),
+        exchanges=check.exchanges,
+        status="skipped" if reason else "failed" if findings else "passed",
+        summary=summary,
+        reason=reason,
+        findings=findings,
+        evidence=evidence,
+        steps=tuple(session.steps[before:]),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _caveats(mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
+    torch_ran = any(result.name == "collectives" and result.status != "skipped" for result in results)
+    return (_CAVEATS[mode],) if torch_ran else ()
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the run as Ctrl-C does, so that a CI job that is cancelled cleans up as well."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,209 @@
+"""Nodes as containers on a network of their own; whatever happens, nothing of them stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import docker
+import requests
+from docker.errors import APIError, DockerException
+
+from imagebuilder.errors import EnvironmentFault
+from imagebuilder.smoke import leftovers, packing
+from imagebuilder.smoke.cluster import (
+    FOLDER,
+    OUTPUT_LIMIT,
+    Command,
+    Outcome,
+    stop_script,
+    was_time_up,
+    wrap,
+)
+from imagebuilder.smoke.engine import Engine, explained, user_of
+from imagebuilder.smoke.report import Mode
+from imagebuilder.smoke.target import Options, Target
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
+    from docker.models.networks import Network
+
+# What the engine answers where the container is gone, or not running.
+_NOT_RUNNING = (404, 409, 500)
+
+
+@contextlib.contextmanager
+def start(
+    engine: Engine, target: Target, options: Options, mode: Mode, run_id: str
+) -> Iterator[ContainerCluster]:
+    """Start the nodes, with this run's keys and the payload in them; remove everything at the end.
+
+    Raises:
+        EnvironmentFault: the engine cannot start them.
+
+    """
+    leftovers.sweep(engine)
+    labels = leftovers.labels(run_id, options.patience)
+    try:
+        with explained("starting the nodes"):
+            owner = user_of(engine, target.reference)
+            archive = packing.pack((*packing.keys(run_id), *packing.payload()), owner)
+            network = engine.client.networks.create(
+                f"imagebuilder-smoke-{run_id}", driver="bridge", labels=labels
+            )
+            nodes = []
+            for index in range(options.nodes):
+                settings = {
+                    "shm_size": options.shm_bytes,
+                    "labels": labels,
+                    "device_requests": _gpu(mode, index),
+                }
+                container = _create(engine, target.reference, network, f"node{index}", settings)
+                # Copied, not mounted: the engine may be on another host.
+                container.put_archive("/", archive)
+                container.start()
+                nodes.append(ContainerNode(name=f"node{index}", container=container, owner=owner))
+            cluster = ContainerCluster(engine.kind, tuple(nodes), network)
+        yield cluster
+    finally:
+        leftovers.remove(engine, run_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerNode:
+    """A node that is a container; `owner` is the user and group that the image runs as."""
+
+    name: str
+    container: Container
+    owner: tuple[int, int]
+
+    def run(self, command: Command) -> Outcome:
+        """Run a command in the container, as the image's user."""
+        started = time.monotonic()
+        api = self.container.client.api  # type: ignore[union-attr]  # a container from a client has it
+        try:
+            argv = wrap(command, FOLDER)
+            handle = api.exec_create(self.container.id, argv, environment=dict(command.env))["Id"]
+            stdout, stderr = _collect(api.exec_start(handle, stream=True, demux=True))
+            code = api.exec_inspect(handle)["ExitCode"]
+        except APIError as error:
+            if error.status_code not in _NOT_RUNNING:
+                raise
+            said = str(error.explanation or error)
+            return Outcome(code=None, stdout="", stderr=said, seconds=time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return Outcome(
+            code=code,
+            stdout=stdout,
+            stderr=stderr,
+            seconds=seconds,
+            timed_out=was_time_up(code, seconds, command),
+        )
+
+    def stop(self) -> None:
+        """End what `run` started and has not ended yet."""
+        with contextlib.suppress(DockerException, requests.RequestException):
+            self.container.exec_run(stop_script(FOLDER))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Copy a file into the smoke folder of the container."""
+        item = packing.Item(path=name, mode=0o644, data=data)
+        with explained(f"copying {name} into {self.name}"):
+            self.container.put_archive(FOLDER, packing.pack([item], self.owner))
+
+
+class ContainerCluster:
+    """Running containers, named node0, node1, ... on one bridge."""
+
+    def __init__(
+        self, kind: Literal["docker", "podman"], nodes: tuple[ContainerNode, ...], network: Network
+    ) -> None:
+        """Take nodes that were started, and read where the engine put them."""
+        self.kind: Literal["docker", "podman", "process"] = kind
+        self.folder = FOLDER
+        self.python: tuple[str, ...] = ("python",)
+        self.torchrun: tuple[str, ...] = ("torchrun",)
+        network.reload()
+        self.subnet = _subnet(network)
+        self._nodes = nodes
+        self._network = str(network.name)
+        # Below the ports that Linux hands out by itself.
+        self._ports = iter(range(29400, 30000))
+
+    @property
+    def nodes(self) -> tuple[ContainerNode, ...]:
+        """The nodes; where ranks meet, the first one."""
+        return self._nodes
+
+    def host(self, index: int) -> str:
+        """Name by which the other nodes reach a node."""
+        return self._nodes[index].name
+
+    def address(self, index: int) -> str:
+        """Its IP address."""
+        container = self._nodes[index].container
+        with explained(f"asking for the address of {self._nodes[index].name}"):
+            container.reload()
+        return str(container.attrs["NetworkSettings"]["Networks"][self._network]["IPAddress"])
+
+    def port(self) -> int:
+        """Name a port of the first node that nothing has used yet."""
+        return next(self._ports)
+
+    def rank_env(self, index: int) -> dict[str, str]:
+        """Variables that a rank needs here to be taken for a host of its own."""
+        # NCCL tells hosts apart by name and boot id; the boot id is the same in all containers of one host.
+        return {"NCCL_HOSTID": self._nodes[index].name}
+
+    def state(self, index: int) -> tuple[bool, str]:
+        """Say whether a node's container runs, and give the last of its log."""
+        container = self._nodes[index].container
+        with explained(f"asking how {self._nodes[index].name} is"):
+            container.reload()
+            return container.status == "running", container.logs(tail=20).decode(errors="replace").strip()
+
+
+def _create(
+    engine: Engine, reference: str, network: Network, name: str, settings: Mapping[str, object]
+) -> Container:
+    endpoint = engine.client.api.create_endpoint_config(aliases=[name])
+    # No command: the entrypoint then keeps sshd in the foreground, as a worker of a job does.
+    return engine.client.containers.create(
+        reference,
+        name=f"{network.name}-{name}",
+        hostname=name,
+        network=str(network.name),
+        networking_config={str(network.name): endpoint},
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def _gpu(mode: Mode, index: int) -> list[docker.types.DeviceRequest]:
+    if mode == "cpu":
+        return []
+    device = str(index) if mode == "multi-gpu" else "0"
+    return [docker.types.DeviceRequest(device_ids=[device], capabilities=[["gpu", "compute", "utility"]])]
+
+
+def _collect(chunks: Iterator[tuple[bytes | None, bytes | None]]) -> tuple[str, str]:
+    """Read both streams to their ends, and keep the last of each."""
+    out, err = bytearray(), bytearray()
+    for out_chunk, err_chunk in chunks:
+        out += out_chunk or b""
+        err += err_chunk or b""
+        del out[:-OUTPUT_LIMIT], err[:-OUTPUT_LIMIT]
+    return out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def _subnet(network: Network) -> str:
+    for entry in network.attrs.get("IPAM", {}).get("Config") or ():
+        subnet = str(entry.get("Subnet", ""))
+        if subnet and isinstance(ipaddress.ip_network(subnet), ipaddress.IPv4Network):
+            return subnet
+    raise EnvironmentFault(
+        "the engine gave the test network no IPv4 addresses", hint="allow IPv4 in the engine's address pools"
+    )

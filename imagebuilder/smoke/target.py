@@ -1,0 +1,159 @@
+"""What is tested and how: the image with its pins, and the options of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal, get_args
+
+from imagebuilder import catalog
+from imagebuilder.errors import InputError
+
+ModeChoice = Literal["auto", "cpu", "one-gpu-shared", "multi-gpu"]
+RuntimeChoice = Literal["auto", "docker", "podman", "process"]
+
+PIN_LABEL = "org.imagebuilder.pin."
+LOCK_LABEL = "org.imagebuilder.lock"
+PORT_LABEL = "org.imagebuilder.ssh.port"
+USER_LABEL = "org.imagebuilder.ssh.user"
+TITLE_LABEL = "org.opencontainers.image.title"
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The image under test.
+
+    Attributes:
+        reference: what the engine knows the image by: a name, a digest or an id.
+        digest: the manifest's, which the report vouches for; empty where nothing says it.
+        config: digest of the image's config; an engine without containerd's store names images by it.
+        recipe: name of the recipe.
+        lock: the lock's checksum, hex sha256.
+        pins: component and full version, sorted.
+        ssh_port, ssh_user: where sshd listens, and as whom nodes log in.
+
+    """
+
+    reference: str
+    digest: str = ""
+    config: str = ""
+    recipe: str
+    lock: str
+    pins: tuple[tuple[str, str], ...]
+    ssh_port: int = 22
+    ssh_user: str = "root"
+
+    def pin(self, name: str) -> str:
+        """Give a component's version; empty where it is not pinned."""
+        return dict(self.pins).get(name, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to test.
+
+    Attributes:
+        runtime: where the nodes run; `auto` takes the first engine that answers, Docker before Podman.
+        mode: what carries the tensors; `auto` takes the best that the host has.
+        nodes: how many, at least two.
+        shm_bytes: size of each node's /dev/shm.
+        patience: factor on every time limit, for slow hosts.
+        only: names of the checks to run; the others are reported as skipped, so such a run cannot pass.
+
+    """
+
+    runtime: RuntimeChoice = "auto"
+    mode: ModeChoice = "auto"
+    nodes: int = 2
+    shm_bytes: int = GIB
+    patience: float = 1.0
+    only: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, before anything is started.
+
+        Raises:
+            InputError: a value is out of range.
+
+        """
+        for key, value, choices in (
+            ("--runtime", self.runtime, get_args(RuntimeChoice)),
+            ("--mode", self.mode, get_args(ModeChoice)),
+        ):
+            if value not in choices:
+                raise InputError(f"`{value}` is none of {', '.join(choices)}", where=key)
+        if not 2 <= self.nodes <= 16:
+            raise InputError(f"{self.nodes} nodes: two to sixteen can be tested", where="--nodes")
+        if self.patience <= 0:
+            raise InputError("a factor on time limits is larger than 0", where="patience")
+
+
+def from_labels(reference: str, labels: Mapping[str, str], *, digest: str = "", config: str = "") -> Target:
+    """Read from an image's labels what it promises.
+
+    Raises:
+        InputError: it lacks them, or one is damaged.
+
+    """
+    pins = {key.removeprefix(PIN_LABEL): value for key, value in labels.items() if key.startswith(PIN_LABEL)}
+    lacking = [label for label in (LOCK_LABEL, PORT_LABEL, USER_LABEL) if not labels.get(label)]
+    if not pins:
+        lacking.append(f"{PIN_LABEL}<component>")
+    if lacking:
+        raise InputError(
+            f"the image says nothing about itself: it lacks the label{'s' if lacking[1:] else ''} "
+            + ", ".join(f"`{label}`" for label in lacking),
+            where=reference,
+            hint="test an image that `imagebuilder build` made, or add the labels where yours is made",
+        )
+    port = labels[PORT_LABEL]
+    if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+        raise InputError(f"its label `{PORT_LABEL}` is `{port}`, which is no port", where=reference)
+    return Target(
+        reference=reference,
+        digest=digest,
+        config=config,
+        recipe=labels.get(TITLE_LABEL, ""),
+        lock=labels[LOCK_LABEL],
+        pins=tuple(sorted(pins.items())),
+        ssh_port=int(port),
+        ssh_user=labels[USER_LABEL],
+    )
+
+
+def from_environment() -> Target:
+    """Take this Python's own packages for the target: what is installed must be what gets loaded.
+
+    Raises:
+        InputError: torch is not installed here, so there is nothing to test.
+
+    """
+    installed = {}
+    for name, component in catalog.load().items():
+        for provider in component.providers:
+            # The wheel's name may hold the pin's major, which is not known here: any of them will do.
+            pattern = re.escape(provider.wheel).replace(r"\{major\}", "[0-9]+")
+            found = _version(pattern) if provider.wheel else ""
+            if found:
+                installed[name] = found
+                break
+    if "torch" not in installed:
+        raise InputError(
+            "torch is not installed in this Python, so there is nothing to test without containers",
+            hint="pip install 'imagebuilder[process]', or run this inside the image",
+        )
+    return Target(
+        reference="this Python environment", recipe="", lock="", pins=tuple(sorted(installed.items()))
+    )
+
+
+def _version(pattern: str) -> str:
+    for distribution in metadata.distributions():
+        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
+        if re.fullmatch(pattern, name):
+            return distribution.version
+    return ""
