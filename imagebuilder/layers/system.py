@@ -12,14 +12,14 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from imagebuilder import process, suites
 from imagebuilder.errors import BuildError, EnvironmentFault
+from imagebuilder.layers import debs as order
 from imagebuilder.layers.archive import compress_tar
 from imagebuilder.plan import OsLayer
 from imagebuilder.process import CommandError
@@ -32,8 +32,9 @@ _LIMIT = 3600.0  # seconds; a set of 240 packages takes one minute, a slow disk 
 _TAIL = 12  # lines of a log that an error shows
 _DOCTOR = "`imagebuilder doctor` looks into it"
 _FAILED_PACKAGE = re.compile(r"dpkg: error processing (?:package|archive) (\S+) \(")
-_NO_NAMESPACE = re.compile(r"unshare(?: failed)?: .*not permitted|mount: .*(?:denied|not permitted)|newuidmap|subuid")
-_RELATION = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_NO_NAMESPACE = re.compile(
+    r"unshare(?: failed)?: .*not permitted|mount: .*(?:denied|not permitted)|newuidmap|subuid"
+)
 
 
 def build_os_layer(layer: OsLayer, debs: Mapping[str, Path], store: Store, advance: Advance) -> LayerRecord:
@@ -69,79 +70,6 @@ def build_os_layer(layer: OsLayer, debs: Mapping[str, Path], store: Store, advan
             return compress_tar(stream, store, advance)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Package:
-    """The relations of one package; each group of alternatives is fulfilled by any one of its names."""
-
-    name: str
-    essential: bool
-    provides: tuple[str, ...]
-    depends: tuple[tuple[str, ...], ...]
-    pre_depends: tuple[tuple[str, ...], ...]
-
-
-def rounds(packages: Sequence[Package]) -> tuple[tuple[str, ...], ...]:
-    """Order packages for dpkg: what one needs before it may even be unpacked is in an earlier round.
-
-    The first round is the essential packages and all that they need. Within a round dpkg finds its way; the
-    order there is by name, the same on every host.
-    """
-    by_name = {package.name: package for package in packages}
-    providers = {name: package.name for package in reversed(packages) for name in package.provides}
-    providers |= {name: name for name in by_name}
-
-    def needed(names: Iterable[str], *, pre_only: bool) -> set[str]:
-        found = set()
-        for name in names:
-            package = by_name[name]
-            groups = package.pre_depends if pre_only else (*package.pre_depends, *package.depends)
-            found |= {next((providers[n] for n in group if n in providers), "") for group in groups}
-        return found - {""}
-
-    def closure(names: Iterable[str]) -> set[str]:
-        found: set[str] = set()
-        fresh = set(names)
-        while fresh:
-            found |= fresh
-            fresh = needed(fresh, pre_only=False) - found
-        return found
-
-    done = closure(package.name for package in packages if package.essential)
-    ordered = [tuple(sorted(done))]
-
-    def install(names: set[str]) -> None:
-        before = closure(needed(names, pre_only=True)) - done
-        if before and before != names:
-            install(before)
-        rest = names - done
-        done.update(rest)
-        ordered.append(tuple(sorted(rest)))
-
-    install(set(by_name) - done)
-    return tuple(names for names in ordered if names)
-
-
-def parse_package(control: str) -> Package:
-    """Read the fields that `dpkg-deb --field` printed."""
-    fields = dict(line.split(": ", 1) for line in control.splitlines() if ": " in line)
-    return Package(
-        name=fields["Package"],
-        essential=fields.get("Essential") == "yes",
-        provides=tuple(group[0] for group in _groups(fields.get("Provides", ""))),
-        depends=_groups(fields.get("Depends", "")),
-        pre_depends=_groups(fields.get("Pre-Depends", "")),
-    )
-
-
-def _groups(relations: str) -> tuple[tuple[str, ...], ...]:
-    """Read `a (>= 1), b:any | c` as names; versions were apt's concern when it solved."""
-    return tuple(
-        tuple(found[0] for word in group.split("|") if (found := _RELATION.match(word.strip())))
-        for group in relations.split(",")
-        if group.strip()
-    )
-
-
 def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
     """Lay out what goes into the root: the hooks, the packages, their rounds, and apt's sources of the image.
 
@@ -159,7 +87,7 @@ def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
             shutil.copyfile(debs[deb.sha256], place)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         packages = tuple(pool.map(_control, sorted((folder / "debs").iterdir())))
-    for number, names in enumerate(rounds(packages)):
+    for number, names in enumerate(order.rounds(packages)):
         lines = "".join(f"{name}.deb\n" for name in names)
         (folder / "rounds" / f"{number:02}").write_text(lines, encoding="utf-8")
     # The distribution's own mirrors, not the site's: those are nobody's business but this host's.
@@ -169,19 +97,20 @@ def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
     )
 
 
-def _control(deb: Path) -> Package:
-    fields = ("Package", "Essential", "Provides", "Depends", "Pre-Depends")
-    package = parse_package(process.run(["dpkg-deb", "--field", deb, *fields], timeout=60).stdout)
+def _control(deb: Path) -> order.Package:
+    package = order.parse_package(process.run(["dpkg-deb", "--field", deb, *order.FIELDS], timeout=60).stdout)
     if f"{package.name}.deb" != deb.name:
         raise BuildError(f"{deb.name} holds the package {package.name}", hint="lock again")
     return package
 
 
 def _command(layer: OsLayer, handed: Path, tar: Path) -> tuple[str, ...]:
-    mode = "root" if os.geteuid() == 0 else "unshare"
+    start: tuple[str, ...] = ("mmdebstrap", "--mode=unshare")
+    if os.geteuid() == 0:
+        # In root's mode mmdebstrap would mount on the host itself, and a kill would leave the mounts there.
+        start = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "mmdebstrap", "--mode=root")
     return (
-        "mmdebstrap",
-        f"--mode={mode}",
+        *start,
         "--variant=custom",
         f"--architectures={layer.architecture}",
         "--format=tar",
@@ -219,8 +148,8 @@ def _environment(layer: OsLayer) -> dict[str, str]:
 def _require_namespaces() -> None:
     """Make sure, before minutes of work, that this user may make a root of their own."""
     try:
-        probe = ["mmdebstrap", "--version"] if os.geteuid() == 0 else ["mmdebstrap", "--unshare-helper", "true"]
-        process.run(probe, timeout=60)
+        probe = ("--version",) if os.geteuid() == 0 else ("--unshare-helper", "true")
+        process.run(["mmdebstrap", *probe], timeout=60)
     except EnvironmentFault as error:
         raise EnvironmentFault(str(error), hint=suites.INSTALL_HINT.format("mmdebstrap")) from error
     except CommandError as error:
@@ -240,14 +169,17 @@ def _explain(error: CommandError, layer: OsLayer) -> BuildError | EnvironmentFau
             name = Path(found[1]).name.removesuffix(".deb")
             tail = "\n".join(lines[max(0, number - _TAIL) : number + 3])
             return BuildError(
-                f"the package {name} could not be installed:\n{tail}", where=where,
+                f"the package {name} could not be installed:\n{tail}",
+                where=where,
                 hint="leave it out of `apt:`, or lock another version of it",
             )
     if any(_NO_NAMESPACE.search(line) for line in lines):
         return EnvironmentFault(
-            "this host does not let the OS layer have a root of its own:\n" + "\n".join(lines[-_TAIL:]), where=where,
+            "this host does not let the OS layer have a root of its own:\n" + "\n".join(lines[-_TAIL:]),
+            where=where,
             hint=f"in a container, give it the capability SYS_ADMIN, or build outside of it; {_DOCTOR}",
         )
     # mmdebstrap's own progress says nothing; what a hook or a tool said last is the reason.
-    said = [line for line in lines if not line.startswith(("I: ", "E: mmdebstrap failed", "E: command failed"))]
+    noise = ("I: ", "E: mmdebstrap failed", "E: setup failed")
+    said = [line for line in lines if not line.startswith(noise)]
     return BuildError("making the system failed:\n" + "\n".join(said[-_TAIL:]), where=where, hint=_DOCTOR)

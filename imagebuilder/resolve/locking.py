@@ -11,7 +11,7 @@ from imagebuilder import catalog
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.lock import Deb, Lock, Override, Wheel
 from imagebuilder.recipe import Recipe
-from imagebuilder.resolve import debian, python
+from imagebuilder.resolve import debian, debpins, python
 from imagebuilder.resolve.request import Request, request
 from imagebuilder.site import Site
 
@@ -80,16 +80,10 @@ def _debs(
         and previous.base == f"{wanted.distribution}:{wanted.suite}"
         and previous.architecture == wanted.architecture
         and not _moves_debs(wanted, previous, upgrade)
-        and _fit(wanted, previous.debs)
+        and not debpins.pin_problems(wanted, previous.debs)
     ):
         return previous.debs
     return debian.resolve_debs(wanted, site)
-
-
-def _fit(wanted: Request, debs: tuple[Deb, ...]) -> bool:
-    """Tell whether the packages still fulfil the pins: `14` may have become `14.3` in the recipe."""
-    versions = debian.deb_pin_versions(wanted, debs)
-    return all(catalog.matches(versions.get(pinned.pin, ""), pinned.value) for pinned in wanted.deb_pins)
 
 
 def _moves_debs(wanted: Request, previous: Lock, upgrade: Collection[str] | None) -> bool:
@@ -123,7 +117,7 @@ def _check_names(
 
 def _pin_versions(recipe: Recipe, debs: tuple[Deb, ...], wheels: tuple[Wheel, ...]) -> dict[str, str]:
     """Find the full version of every component in the image, pinned or always there."""
-    deb_versions = {deb.name: debian.upstream_version(deb.version) for deb in debs}
+    deb_versions = {deb.name: debpins.upstream_version(deb.version) for deb in debs}
     wheel_versions = {wheel.name: wheel.version for wheel in wheels}
     versions = {}
     for part in catalog.parts(recipe):
