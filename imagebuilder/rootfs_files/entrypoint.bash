@@ -180,8 +180,18 @@ write_sshd_config() {
 # Print one SetEnv with what this container was started with, so that ssh sessions and ranks get the same.
 # What a login makes for itself stays out.
 print_environment() {
-    local LC_ALL=C pair name line=
+    local LC_ALL=C line=
+    # The long ones come last, for they may find no room: PATH must.
+    add_variables 0 4096
+    add_variables 4096 1000000000
+    [[ -z $line ]] || printf 'SetEnv%s\n' "$line"
+}
+
+# Add to `line` the variables that are at least as long as the first number and shorter than the second.
+add_variables() {
+    local pair name
     while IFS= read -r -d '' pair; do
+        ((${#pair} >= $1 && ${#pair} < $2)) || continue
         name=${pair%%=*}
         case $name in
             '' | HOME | USER | LOGNAME | SHELL | MAIL | TERM | HOSTNAME | PWD | OLDPWD | SHLVL | _ | SSH_*) continue ;;
@@ -199,7 +209,6 @@ print_environment() {
         fi
         line+=" \"$pair\""
     done </proc/self/environ
-    [[ -z $line ]] || printf 'SetEnv%s\n' "$line"
 }
 
 # Start sshd beside the command: as a daemon, so that it is not a child that the command may wait for, and has
