@@ -595,6 +595,9 @@ export PATH
 [ -n "${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM+set}" ] || export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 [ -n "${PRTE_ALLOW_RUN_AS_ROOT+set}" ] || export PRTE_ALLOW_RUN_AS_ROOT=1
 [ -n "${PRTE_ALLOW_RUN_AS_ROOT_CONFIRM+set}" ] || export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+[ -n "${PRTE_MCA_hwloc_default_binding_policy+set}" ] || export PRTE_MCA_hwloc_default_binding_policy=none
+[ -n "${PRTE_MCA_prte_launch_agent+set}" ] || export PRTE_MCA_prte_launch_agent='imagebuilder-mpi-node prted'
+[ -n "${TINI_SUBREAPER+set}" ] || export TINI_SUBREAPER=1
 [ -n "${VIRTUAL_ENV+set}" ] || export VIRTUAL_ENV=/opt/venv
 IMAGEBUILDER_END_OF_FILE
 COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/ssh/ssh_config.d/imagebuilder.conf
@@ -634,7 +637,7 @@ AuthorizedKeysFile /root/.ssh/authorized_keys
 StrictModes no
 PidFile none
 # The image's variables; those that a container is started with need the entrypoint.
-SetEnv "LANG=C.UTF-8" "NVIDIA_DRIVER_CAPABILITIES=compute,utility" "NVIDIA_REQUIRE_CUDA=cuda>=12.8" "NVIDIA_VISIBLE_DEVICES=all" "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "PRTE_ALLOW_RUN_AS_ROOT=1" "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1" "VIRTUAL_ENV=/opt/venv"
+SetEnv "LANG=C.UTF-8" "NVIDIA_DRIVER_CAPABILITIES=compute,utility" "NVIDIA_REQUIRE_CUDA=cuda>=12.8" "NVIDIA_VISIBLE_DEVICES=all" "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "PRTE_ALLOW_RUN_AS_ROOT=1" "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PRTE_MCA_hwloc_default_binding_policy=none" "PRTE_MCA_prte_launch_agent=imagebuilder-mpi-node prted" "TINI_SUBREAPER=1" "VIRTUAL_ENV=/opt/venv"
 Include /etc/imagebuilder/sshd_config
 IMAGEBUILDER_END_OF_FILE
 COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-entrypoint
@@ -649,6 +652,7 @@ set -u
 
 readonly sshd=/usr/sbin/sshd
 readonly kinds='ed25519 ecdsa rsa'
+readonly remedy="give it to that uid (chown -R $EUID), or in Kubernetes the secret \`defaultMode: 0444\`"
 readonly ex_config=78 # sysexits.h; far from the codes that commands and docker use
 
 main() {
@@ -747,6 +751,7 @@ find_keys() {
             ;;
     esac
     for folder in /run/secrets/imagebuilder "$home/.ssh"; do
+        [[ ! -d $folder || -x $folder ]] || die "uid $EUID cannot enter $folder; $remedy"
         if holds_keys "$folder"; then
             printf '%s' "$folder"
             return
@@ -764,7 +769,7 @@ holds_keys() {
 
 take() {
     [[ -e $1 ]] || return 0
-    [[ -r $1 ]] || die "uid $EUID cannot read $1; in Kubernetes give the secret \`defaultMode: 0444\`"
+    [[ -r $1 ]] || die "uid $EUID cannot read $1; $remedy"
     cat -- "$1" >"$2" || die "$1 cannot be copied to $2"
 }
 
@@ -818,8 +823,18 @@ write_sshd_config() {
 # Print one SetEnv with what this container was started with, so that ssh sessions and ranks get the same.
 # What a login makes for itself stays out.
 print_environment() {
-    local LC_ALL=C pair name line=
+    local LC_ALL=C line=
+    # The long ones come last, for they may find no room: PATH must.
+    add_variables 0 4096
+    add_variables 4096 1000000000
+    [[ -z $line ]] || printf 'SetEnv%s\n' "$line"
+}
+
+# Add to `line` the variables that are at least as long as the first number and shorter than the second.
+add_variables() {
+    local pair name
     while IFS= read -r -d '' pair; do
+        ((${#pair} >= $1 && ${#pair} < $2)) || continue
         name=${pair%%=*}
         case $name in
             '' | HOME | USER | LOGNAME | SHELL | MAIL | TERM | HOSTNAME | PWD | OLDPWD | SHLVL | _ | SSH_*) continue ;;
@@ -829,9 +844,14 @@ print_environment() {
             continue
         fi
         pair=${pair//\\/\\\\}
-        line+=" \"${pair//\"/\\\"}\""
+        pair=${pair//\"/\\\"}
+        # sshd hands its settings to each session in one message, and refuses one above 256 KiB.
+        if ((${#line} + ${#pair} > 200000)); then
+            say "$name is not passed on to ssh sessions and remote ranks: together the variables are too long"
+            continue
+        fi
+        line+=" \"$pair\""
     done </proc/self/environ
-    [[ -z $line ]] || printf 'SetEnv%s\n' "$line"
 }
 
 # Start sshd beside the command: as a daemon, so that it is not a child that the command may wait for, and has
@@ -849,6 +869,25 @@ start_sshd() {
 
 main "$@"
 IMAGEBUILDER_END_OF_FILE
+COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-mpi-node
+#!/bin/sh
+# mpirun starts its daemon on the other nodes through this (PRTE_MCA_prte_launch_agent).
+#
+# Over ssh, PRRTE 3 puts its own two folders before LD_LIBRARY_PATH, and with an empty rest after the last colon
+# the current folder too, on every node but the one that mpirun runs on: ranks would then find other libraries
+# than the first one does. Debian's are in the loader's own path, so that nothing is lost by taking them out.
+for name in LD_LIBRARY_PATH DYLD_LIBRARY_PATH; do
+    eval "value=\${$name-}"
+    value=${value#/usr/lib:/usr/lib/*/pmix2/lib:}
+    if [ -n "$value" ]; then
+        export "$name=$value"
+    else
+        unset "$name"
+    fi
+done
+unset name value
+exec "$@"
+IMAGEBUILDER_END_OF_FILE
 RUN install -d -m 0755 /run/sshd \
  && ln -sfn /usr/bin/g++-14 /usr/local/bin/c++ \
  && ln -sfn /usr/bin/gcc-14 /usr/local/bin/cc \
@@ -864,6 +903,9 @@ ENV LANG="C.UTF-8" \
     PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     PRTE_ALLOW_RUN_AS_ROOT="1" \
     PRTE_ALLOW_RUN_AS_ROOT_CONFIRM="1" \
+    PRTE_MCA_hwloc_default_binding_policy="none" \
+    PRTE_MCA_prte_launch_agent="imagebuilder-mpi-node prted" \
+    TINI_SUBREAPER="1" \
     VIRTUAL_ENV="/opt/venv"
 LABEL org.imagebuilder.lock="f3b6281513f4c62d4c3079e7585728fcec658a6b9e596c38f84cc56bf046a38b" \
       org.imagebuilder.pin.cuda="12.8.90" \

@@ -81,6 +81,9 @@ def _root(
 ) -> None:
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
+    if verbose == 0:
+        # It warns of every retry; what comes of them is said in the end, in our own words.
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
     if version:
         _out(f"imagebuilder {__version__}")
         raise typer.Exit
@@ -299,6 +302,11 @@ def smoke_test(
         str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
     ] = "auto",
     nodes: Annotated[int, typer.Option("--nodes", help="How many nodes, at least two.")] = 2,
+    checks: Annotated[
+        list[str] | None,
+        typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
+    ] = None,
+    patience: Annotated[float, typer.Option("--patience", help="Factor on every time limit.")] = 1.0,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")
     ] = None,
@@ -310,14 +318,22 @@ def smoke_test(
     from imagebuilder.errors import TestFailure
     from imagebuilder.site import detect
     from imagebuilder.smoke import report as reports
-    from imagebuilder.smoke.run import run_smoke
+    from imagebuilder.smoke.run import Watch, run_smoke
     from imagebuilder.smoke.target import Options
 
-    options = Options(mode=cast("Any", mode), runtime=cast("Any", runtime), nodes=nodes)
+    options = Options(
+        mode=cast("Any", mode),
+        runtime=cast("Any", runtime),
+        nodes=nodes,
+        patience=patience,
+        only=frozenset(checks or ()),
+    )
     where = _store(store)
     found = _smoke_target(target, runtime, where)
-    result = run_smoke(found, options, store=where, site=detect(site), say=_err)
-    if result.digest:
+    watch = Watch(ended=lambda check: _err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
+    result = run_smoke(found, options, store=where, site=detect(site), watch=watch)
+    if result.digest and not checks:
+        # What allows a push; a run of single checks proves nothing, and must not undo a proof either.
         reports.write(result, where.report(result.digest))
     if report is not None:
         reports.write(result, report)
@@ -402,11 +418,19 @@ def keys(
     days: Annotated[
         int, typer.Option("--days", min=1, max=3650, help="How long the certificates hold.")
     ] = 30,
+    secret: Annotated[
+        str, typer.Option("--secret", metavar="NAME", help="Print them as a Kubernetes Secret of this name.")
+    ] = "",
 ) -> None:
     """Make the ssh keys of one job, to mount into its containers at /run/secrets/imagebuilder."""
-    from imagebuilder.keys import make_keys
+    from imagebuilder.keys import check_secret_name, make_keys, secret_manifest
 
+    if secret:
+        check_secret_name(secret)
     make_keys(folder, name=name, days=days)
+    if secret:
+        _out(secret_manifest(folder, secret).rstrip())
+        return
     _out(f"wrote {folder}: keys and certificates for {days} days; the authority that signed them is gone")
     _out(f"next: docker run -v {folder.absolute()}:/run/secrets/imagebuilder:ro ...")
 

@@ -13,6 +13,9 @@ _SECONDS = 30
 _ALSO = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 # A shell's or a session's own business.
 _OWN = frozenset({"HOME", "HOSTNAME", "PWD", "TERM", "SHLVL"})
+# mpirun's settings for itself, which it keeps from the ranks. Seen with Open MPI 5.0.7: they are there on the
+# node, and gone in the rank.
+_LAUNCHERS_OWN = ("env PRTE_", "env PMIX_")
 
 
 def run(session: Session) -> Passed:
@@ -33,7 +36,10 @@ def run(session: Session) -> Passed:
     for way, (index, argv) in ways.items():
         outcome = session.run(index, argv, timeout=_SECONDS)
         got = parse(outcome.stdout, session.nonce)
-        problems = differences(wanted, got)
+        if way == "mpirun":
+            problems = differences(_without_launcher(wanted), _without_launcher(got))
+        else:
+            problems = differences(wanted, got)
         remedy = "the shell there reads other settings than the container's; see docs/explanation/ssh.md"
         if not outcome.ok or not got:
             problems = [": no answer in time" if outcome.timed_out else f": {outcome.last_words}"]
@@ -78,6 +84,10 @@ def differences(wanted: Mapping[str, str], got: Mapping[str, str]) -> list[str]:
         else:
             found.append(f" {name} is {_value(there)}, not {_value(here)}")
     return found
+
+
+def _without_launcher(found: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in found.items() if not key.startswith(_LAUNCHERS_OWN)}
 
 
 def _value(value: str | None) -> str:

@@ -1,0 +1,195 @@
+"""The main job on real input: cuda12-torch built, proven on two nodes, pushed; and what it promises."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imagebuilder import lock as locks
+from imagebuilder import process
+from imagebuilder.errors import GateError, InputError
+from imagebuilder.process import Result
+from imagebuilder.site import detect
+from imagebuilder.smoke.report import read
+from imagebuilder.store import ImageRecord, Store
+from tests.integration.conftest import ROOT, Built
+from tests.support import layers
+
+RECIPE = ROOT / "recipes" / "cuda12-torch.yaml"
+PROGRAM = Path(sys.executable).parent / "imagebuilder"
+PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----\s+[A-Za-z0-9+/=\s]{64}")
+
+
+def imagebuilder(
+    *words: str | Path, store: Store, check: bool = True, env: dict[str, str] | None = None
+) -> Result:
+    return process.run([PROGRAM, *words, "--store", store.root], timeout=3000, env=env, check=check)
+
+
+def build(recipe: Path, store: Store, env: dict[str, str] | None = None) -> dict[str, object]:
+    result = imagebuilder("build", recipe, "--json", "--progress", "lines", store=store, env=env)
+    made: dict[str, object] = json.loads(result.stdout)
+    return made
+
+
+def record(store: Store, name: str) -> ImageRecord:
+    image = store.image(name)
+    assert image is not None
+    return image
+
+
+@pytest.fixture(scope="module")
+def image(store: Store) -> ImageRecord:
+    """cuda12-torch, built here from its committed lock."""
+    build(RECIPE, store)
+    return record(store, "cuda12-torch")
+
+
+@pytest.fixture(scope="module")
+def proven(image: ImageRecord, store: Store) -> ImageRecord:
+    """The same, with a smoke test that passed."""
+    result = imagebuilder("smoke-test", RECIPE, "--mode", "cpu", store=store, check=False)
+    assert result.code == 0, result.stdout + result.stderr
+    return image
+
+
+def test_a_second_build_has_nothing_to_do_and_takes_no_time(image: ImageRecord, store: Store) -> None:
+    again = build(RECIPE, store)
+    assert again["digest"] == image.manifest
+    assert again["layers_made"] == 0
+    assert float(str(again["seconds"])) < 1.0
+
+
+def test_the_two_node_proof_covers_every_layer_of_the_stack(proven: ImageRecord, store: Store) -> None:
+    report = read(store.report(proven.manifest))
+    passed = {check.name for check in report.checks if check.status == "passed"}
+    assert report.passed
+    assert report.mode == "cpu"
+    assert any("NCCL not exercised" in caveat for caveat in report.caveats)
+    assert passed == {check.name for check in report.checks}, (
+        "on this host every check of the cpu mode can run"
+    )
+
+
+def test_what_loads_is_what_the_lock_says(proven: ImageRecord, store: Store) -> None:
+    lock = locks.read(locks.path_for(RECIPE))
+    pins = next(c for c in read(store.report(proven.manifest)).checks if c.name == "pins")
+    for name in ("torch", "cuda", "cudnn", "nccl", "gcc", "openmpi", "python"):
+        found = (
+            str(pins.evidence[name]["found"])
+            if isinstance(pins.evidence[name], dict)
+            else str(pins.evidence[name])
+        )
+        assert lock.pins[name].startswith(found.partition("+")[0][:4]), (name, pins.evidence)
+
+
+def test_an_unproven_image_is_not_pushed_unless_that_is_said(
+    store: Store, registry: str, tmp_path: Path
+) -> None:
+    recipe = copied(ROOT / "recipes" / "cpu-mpi.yaml", tmp_path, lambda text: text + "env: {UNPROVEN: '1'}\n")
+    build(recipe, store)
+    refused = imagebuilder("push", recipe, f"{registry}/unproven", store=store, check=False)
+    assert refused.code == GateError.exit_code
+    assert "imagebuilder smoke-test" in refused.stderr
+    imagebuilder("push", recipe, f"{registry}/unproven", "--untested", store=store)
+
+
+def test_a_proven_image_is_pushed_and_another_nccl_pushes_nccl_alone(
+    proven: ImageRecord, store: Store, registry: str, tmp_path: Path
+) -> None:
+    first = json.loads(imagebuilder("push", RECIPE, f"{registry}/team/torch", "--json", store=store).stdout)
+    assert first["digest"] == proven.manifest
+    assert "torch2.10.0-cu12.8-py3.13-trixie" in first["tags"]
+    again = json.loads(imagebuilder("push", RECIPE, f"{registry}/team/torch", "--json", store=store).stdout)
+    assert again["pushed_bytes"] == 0
+
+    other = copied(RECIPE, tmp_path, lambda text: text.replace('"2.27.5"', '"2.28.9"') + "override: [nccl]\n")
+    assert build_changed(other, store)["layers_made"] == 2, "NCCL, and the settings with its version"
+    words = ("push", other, f"{registry}/team/torch", "--untested", "--json")
+    pushed = json.loads(imagebuilder(*words, store=store).stdout)
+    wheel = next(w for w in locks.read(locks.path_for(other)).wheels if w.name == "nvidia-nccl-cu12")
+    assert wheel.version == "2.28.9"
+    assert wheel.size < pushed["pushed_bytes"] < 1.02 * wheel.size
+
+
+def build_changed(recipe: Path, store: Store) -> dict[str, object]:
+    process.run([PROGRAM, "lock", recipe], timeout=600)
+    return build(recipe, store)
+
+
+def copied(recipe: Path, folder: Path, change: Callable[[str], str]) -> Path:
+    shutil.copy(locks.path_for(recipe), folder)
+    path = folder / recipe.name
+    path.write_text(change(recipe.read_text()))
+    return path
+
+
+def test_two_stores_give_one_digest_whatever_the_clock_zone_umask_and_locale(
+    store: Store, tmp_path: Path
+) -> None:
+    recipe = ROOT / "recipes" / "cpu-mpi.yaml"
+    build(recipe, store)
+    other = Store(tmp_path / "elsewhere" / "store")
+    shutil.copytree(store.root / "downloads", other.root / "downloads", copy_function=os.link)
+    previous = os.umask(0o077)
+    try:
+        surroundings = {"TZ": "Asia/Kolkata", "LC_ALL": "C", "HOSTNAME": "elsewhere", "HOME": str(tmp_path)}
+        build(recipe, other, surroundings)
+    finally:
+        os.umask(previous)
+    assert record(other, "cpu-mpi").manifest == record(store, "cpu-mpi").manifest
+
+
+def test_no_layer_holds_a_private_key_or_anything_of_the_host(image: ImageRecord, store: Store) -> None:
+    site = detect()
+    places = [place.encode() for place in (site.index, *site.extra_indexes, *site.wheel_folders) if place]
+    # A line from the middle of each authority that this host trusts besides everybody's.
+    authorities = [
+        path.read_bytes().split()[5] for path in Path("/usr/local/share/ca-certificates").glob("*.crt")
+    ]
+    keys, traces, seen = [], [], 0
+    for path, content in layers.files(image, store):
+        seen += 1
+        if PRIVATE_KEY.search(content) or re.search(r"ssh_host_\w+_key$", path):
+            keys.append(path)
+        traces += [path for mark in (*places, *authorities) if mark in content]
+    assert seen > 20_000
+    assert keys == []
+    assert traces == []
+
+
+@pytest.mark.parametrize("recipe", ["cpu-mpi", "cuda12-torch"])
+def test_people_can_install_more_on_top(recipe: str, built: Built) -> None:
+    reference = built(ROOT / "recipes" / f"{recipe}.yaml")
+    ca = detect().ca_bundle
+    mounts = ["-v", f"{ca}:/ca.crt:ro", "-e", "SSL_CERT_FILE=/ca.crt", "-e", "PIP_CERT=/ca.crt"] if ca else []
+    script = (
+        "pip install -q --upgrade 'mpi4py==4.1.0' uv && uv pip install -q 'mpi4py==4.1.1' six && "
+        "pip uninstall -q -y six && pip check && python -c 'import mpi4py; print(mpi4py.__version__)'"
+    )
+    command = ["docker", "run", "--rm", *mounts, reference, "bash", "-euc", script]
+    assert process.run(command, timeout=600).stdout.split()[-1] == "4.1.1"
+
+
+def test_a_changed_recipe_is_not_built_from_its_old_lock(store: Store, tmp_path: Path) -> None:
+    recipe = copied(RECIPE, tmp_path, lambda text: text.replace('"2.27.5"', '"2.28.9"'))
+    result = imagebuilder("build", recipe, store=store, check=False)
+    assert result.code == 5
+    assert f"run: imagebuilder lock {recipe}" in result.stderr
+
+
+def test_bad_input_has_an_exit_code_of_its_kind_and_no_traceback(store: Store, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("name: bad\nbase: debian:trixie\npython: 3.13\npins: {cuad: '12.8'}\n")
+    result = imagebuilder("build", bad, store=store, check=False)
+    assert result.code == InputError.exit_code
+    assert f"{bad}:3: python" in result.stderr
+    assert "perhaps you meant `cuda`" in result.stderr
+    assert "Traceback" not in result.stderr
