@@ -2,9 +2,9 @@
 
     python bench/side_by_side.py recipes/cuda12-torch.yaml --registry 127.0.0.1:5000 --out bench/results.md
 
-Both sides start from the same Debian base, already there and configured; install the same locked versions, with
-no wheel cached; and push to the same registry server, which holds nothing yet. The plain side is what people
-write by hand:
+Both sides start from the same Debian base, which is there and configured; install the same locked
+versions, with no wheel cached; and push to the same registry server, which holds nothing yet. The plain
+side is what people write by hand:
 
     FROM base
     COPY requirements.txt .
@@ -28,16 +28,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder.engines.load import load
-
 from imagebuilder import lock as locks
 from imagebuilder import registry
 from imagebuilder.engines import embedded
+from imagebuilder.engines.load import load
 from imagebuilder.lock import Lock
-from imagebuilder.plan import FilesLayer, OsLayer, Plan
+from imagebuilder.plan import FilesLayer, OsLayer, Plan, WheelLayer
 from imagebuilder.process import run
 from imagebuilder.progress import LineProgress, human
 from imagebuilder.site import Site, detect
+from imagebuilder.smoke.engine import connect
 from imagebuilder.store import Store
 from imagebuilder.workflow import read_plan, update_lock
 
@@ -63,6 +63,7 @@ class Row:
 class Bench:
     """What all measurements share."""
 
+    root: Path
     store: Store
     site: Site
     registry: str
@@ -90,12 +91,13 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="bench-", dir=arguments.work))
     try:
         bench = Bench(
+            root=root,
             store=Store(root / "store"),
             site=detect(),
             registry=arguments.registry,
             stream=LineProgress(open("/dev/stderr", "w")),  # noqa: SIM115, PTH123  (lives as long as the run)
         )
-        rows = [*_measure(bench, plan, lock, arguments.recipe, root)]
+        rows = [*_measure(bench, plan, lock, arguments.recipe)]
     finally:
         shutil.rmtree(root, ignore_errors=True)
     text = _table(plan, rows)
@@ -104,22 +106,33 @@ def main() -> None:
         arguments.out.write_text(text)
 
 
-def _measure(bench: Bench, plan: Plan, lock: Lock, recipe: Path, root: Path) -> Iterator[Row]:
+def _measure(bench: Bench, plan: Plan, lock: Lock, recipe: Path) -> Iterator[Row]:
     unique = uuid.uuid4().hex[:8]
     # The base of both sides. Its layers are in the store and in the engine before any clock starts.
     kept = tuple(layer for layer in plan.layers if isinstance(layer, (OsLayer, FilesLayer)))
     base = bench.build(dataclasses.replace(plan, name=f"bench-{plan.name}", layers=kept), lock).image
-    reference = load(base, bench.store).reference
+    with connect("docker") as engine:
+        reference = load(base, bench.store, engine).reference
     yield bench.ours("all new", plan, lock, f"ours-{unique}")
     yield bench.ours("nothing changed", plan, lock, f"ours-{unique}")
-    changed_lock, changed = _other_nccl(recipe, root)
+    changed_lock, changed = _other_nccl(recipe, bench.root)
     yield bench.ours("another NCCL", changed, changed_lock, f"ours-{unique}")
-    yield _plain(bench, plan, lock, reference, root, f"plain-{unique}")
+    _forget_wheel_layers(bench, plan)
+    yield bench.ours("made anew from downloads", plan, lock, f"ours-{unique}")
+    yield _plain(bench, plan, lock, f"plain-{unique}", reference)
 
 
-def _plain(bench: Bench, plan: Plan, lock: Lock, base: str, root: Path, repository: str) -> Row:
+def _forget_wheel_layers(bench: Bench, plan: Plan) -> None:
+    for layer in plan.layers:
+        if isinstance(layer, WheelLayer):
+            record = bench.store.layer(layer.key)
+            if record is not None:
+                bench.store.blob(record.digest).unlink()
+
+
+def _plain(bench: Bench, plan: Plan, lock: Lock, repository: str, base: str) -> Row:
     """Build and push the way a hand-written Dockerfile does."""
-    folder = root / "plain"
+    folder = bench.root / "plain"
     folder.mkdir()
     (folder / "requirements.txt").write_text("".join(f"{w.name}=={w.version}\n" for w in lock.wheels))
     (folder / "Dockerfile").write_text(

@@ -560,9 +560,8 @@ def _show_built(built: Built, reference: str, output: Path | None, recipe_file: 
     image = built.image
     _out(f"image   {image.name}:{image.tag}")
     _out(f"digest  {image.manifest}")
-    _out(
-        f"size    {human(image.size)} in {len(image.layers)} layers ({built.made} made, {built.reused} reused)"
-    )
+    layers = f"{len(image.layers)} layers ({built.made} made, {built.reused} reused)"
+    _out(f"size    {human(image.size)} in {layers}")
     _out(f"time    {built.seconds:.1f} s, {human(built.fetched)} fetched")
     if output is not None:
         _out(f"wrote   {output}")

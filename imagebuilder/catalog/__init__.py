@@ -39,7 +39,7 @@ class Provider(_Strict):
 
 
 class Probe(_Strict):
-    """How to see, inside the image, which version is really *loaded*; it prints the version and ends with 0."""
+    """How to see, inside the image, which version is really *loaded*: a command that prints it."""
 
     command: Annotated[tuple[str, ...], Field(description="Argument list, run as the image's user.")]
     compare: Annotated[
@@ -51,8 +51,8 @@ class Probe(_Strict):
 class Component(_Strict):
     """One file of the catalog."""
 
-    name: str
-    summary: str
+    name: Annotated[str, Field(description="The file's name without `.yaml`; what recipes pin.")]
+    summary: Annotated[str, Field(description="One line for people.")]
     include: Annotated[
         Literal["pinned", "always"],
         Field(description="`always`: in every image, pinned or not."),
@@ -62,7 +62,7 @@ class Component(_Strict):
         tuple[str, ...],
         Field(description="Components that its wheels load: pins of these must be what it requires."),
     ] = ()
-    providers: tuple[Provider, ...]
+    providers: Annotated[tuple[Provider, ...], Field(description="Ways to get it, the first that fits.")]
     env: Annotated[
         dict[str, str], Field(default_factory=dict, description="Variables of the image while it is in it.")
     ]
@@ -70,7 +70,7 @@ class Component(_Strict):
         dict[str, str],
         Field(default_factory=dict, description="Symbolic links of the image: path and target."),
     ]
-    probe: Probe | None = None
+    probe: Annotated[Probe | None, Field(description="How the smoke test sees what loads.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)

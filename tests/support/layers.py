@@ -14,7 +14,7 @@ def files(image: ImageRecord, store: Store) -> Iterator[tuple[str, bytes]]:
     """Every regular file of every layer, also those that a later layer covers: path and content."""
     for layer in image.layers:
         with (
-            igzip.open(store.blob(layer.record.digest)) as stream,
+            igzip.IGzipFile(store.blob(layer.record.digest)) as stream,
             tarfile.open(fileobj=stream, mode="r|") as tar,
         ):
             for member in tar:
