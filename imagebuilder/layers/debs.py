@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 FIELDS = ("Package", "Essential", "Provides", "Depends", "Pre-Depends")
-_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ def rounds(packages: Sequence[Package]) -> tuple[tuple[str, ...], ...]:
     The first round is the essential packages and all that they need. Within a round dpkg finds its way; the
     order there is by name, the same on every host.
     """
-    by_name = {package.name: package for package in packages}
-    providers = {name: package.name for package in reversed(packages) for name in package.provides}
+    by_name = {package.name: package for package in sorted(packages, key=lambda package: package.name)}
+    providers = {name: package.name for package in by_name.values() for name in package.provides}
     providers |= {name: name for name in by_name}
 
     def needed(names: Iterable[str], *, pre_only: bool) -> set[str]:

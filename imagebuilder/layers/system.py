@@ -56,8 +56,6 @@ def build_os_layer(layer: OsLayer, debs: Mapping[str, Path], store: Store, advan
         tar = folder / "layer.tar"
         # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
         env = _environment(layer) | ({"TMPDIR": str(folder)} if os.geteuid() == 0 else {})
-        if os.geteuid() == 0:
-            folder.chmod(0o711)
         handed = folder / "imagebuilder"
         _hand_in(layer, debs, handed)
         argv = _command(layer, handed, tar)
@@ -136,7 +134,8 @@ def _environment(layer: OsLayer) -> dict[str, str]:
         "TAR_OPTIONS": "--xattrs-include=security.capability",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        # chroot is where only root's path leads.
+        "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
         "IMAGEBUILDER_USER": layer.user.name,
         "IMAGEBUILDER_UID": str(layer.user.uid),
         "IMAGEBUILDER_HOME": layer.user.home,

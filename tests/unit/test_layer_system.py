@@ -1,0 +1,245 @@
+"""The OS layer: the order of installation, what mmdebstrap is told, and what its failures mean."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from imagebuilder import suites
+from imagebuilder.errors import BuildError, EnvironmentFault
+from imagebuilder.layers import debs as order
+from imagebuilder.layers.system import build_os_layer
+from imagebuilder.lock import Deb
+from imagebuilder.plan import OsLayer, User
+from imagebuilder.progress import no_advance
+from imagebuilder.store import Store
+
+
+def package(
+    name: str, *, depends: str = "", pre: str = "", provides: str = "", extra: str = ""
+) -> order.Package:
+    return order.parse_package(
+        f"Package: {name}\nDepends: {depends}\nPre-Depends: {pre}\nProvides: {provides}\n{extra}\n"
+    )
+
+
+def test_relations_are_read_as_names() -> None:
+    read = package("a", depends="libc6 (>= 2.36), b:any | c (<< 1)", pre="d [amd64]", provides="e (= 1), f")
+    assert read.depends == (("libc6",), ("b", "c"))
+    assert read.pre_depends == (("d",),)
+    assert read.provides == ("e", "f")
+    assert not read.essential
+
+
+def test_essential_packages_and_all_that_they_need_come_first() -> None:
+    found = order.rounds(
+        [
+            package("zlib"),
+            package("bash", depends="base, shell-data", extra="Essential: yes"),
+            package("data", provides="shell-data"),
+            package("base", pre="zlib"),
+            package("python3", depends="zlib"),
+        ]
+    )
+    assert found == (("base", "bash", "data", "zlib"), ("python3",))
+
+
+def test_what_a_package_needs_before_it_is_unpacked_is_in_an_earlier_round() -> None:
+    found = order.rounds(
+        [
+            package("bash", extra="Essential: yes"),
+            package("a", pre="m"),
+            package("m", depends="n", pre="x | z"),
+            package("n"),
+            package("z"),
+        ]
+    )
+    assert found == (("bash",), ("z",), ("m", "n"), ("a",))
+
+
+def test_the_order_does_not_depend_on_that_of_the_packages() -> None:
+    packages = [
+        package("bash", extra="Essential: yes"),
+        package("one", provides="x"),
+        package("two", provides="x"),
+        package("user", pre="x"),
+    ]
+    assert order.rounds(packages) == order.rounds(packages[::-1])
+
+
+def test_pre_dependencies_in_a_circle_do_not_hang() -> None:
+    found = order.rounds([package("a", pre="b"), package("b", pre="a")])
+    assert found == (("a", "b"),)
+
+
+# Stands in for the tools: mmdebstrap keeps its arguments and environment, then writes the tar it was given.
+FAKE_MMDEBSTRAP = """\
+#!/bin/sh
+here=$(dirname "$0")
+case $1 in
+--version) exit 0 ;;
+--unshare-helper) cat "$here/helper_says" >&2; exit "$(cat "$here/helper_code")" ;;
+esac
+printf '%s\\n' "$@" >"$here/argv"
+env >"$here/env"
+for word; do
+    case $word in
+    --setup-hook=copy-in*) folder=${word#*copy-in }; cp -r "${folder% /}" "$here/handed" ;;
+    *.tar) cp "$here/tar" "$word" ;;
+    esac
+done
+cat "$here/says" >&2
+exit "$(cat "$here/code")"
+"""
+FAKE_DPKG_DEB = '#!/bin/sh\nprintf "Package: %s\\nEssential: yes\\n" "$(cat "$2")"\n'
+FAKE_UNSHARE = '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put fake tools first on the path; files beside them hold their answers."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    scripts = {"mmdebstrap": FAKE_MMDEBSTRAP, "dpkg-deb": FAKE_DPKG_DEB, "unshare": FAKE_UNSHARE}
+    for name, text in scripts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    for name, text in {"says": "", "code": "0", "helper_says": "", "helper_code": "0"}.items():
+        (folder / name).write_text(text)
+    with tarfile.open(folder / "tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("etc/x"), io.BytesIO())
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    mirrors = suites.Mirrors(main="http://archive.example/debian", security="http://secure.example/debian")
+    monkeypatch.setattr(suites, "default_mirrors", lambda _distribution, _suite: mirrors)
+    return folder
+
+
+def digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def layer(names: Iterable[str] = ("bash", "python3")) -> OsLayer:
+    debs = tuple(
+        Deb(name=name, version="1", architecture="amd64", path=f"pool/{name}", size=1, sha256=digest(name))
+        for name in names
+    )
+    return OsLayer(
+        distribution="debian",
+        suite="trixie",
+        architecture="amd64",
+        debs=debs,
+        user=User(name="trainer", uid=1000, home="/home/trainer"),
+        python="3.13",
+    )
+
+
+def files(tmp_path: Path, wanted: OsLayer) -> dict[str, Path]:
+    found = {}
+    for deb in wanted.debs:
+        found[deb.sha256] = tmp_path / deb.name
+        found[deb.sha256].write_text(deb.name)
+    return found
+
+
+def build(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "store")
+    record = build_os_layer(layer(), files(tmp_path, layer()), store, no_advance)
+    assert store.has_blob(record.digest, record.size)
+    return store
+
+
+def test_the_tar_becomes_a_layer_and_no_temporary_file_remains(tools: Path, tmp_path: Path) -> None:
+    store = build(tmp_path)
+    assert (tools / "argv").exists()
+    assert list((store.root / "work").iterdir()) == []
+
+
+def test_mmdebstrap_fetches_nothing_and_solves_nothing(tools: Path, tmp_path: Path) -> None:
+    build(tmp_path)
+    argv = (tools / "argv").read_text().splitlines()
+    assert "--variant=custom" in argv
+    assert any(word.startswith("--skip=update,") for word in argv)
+    assert not any(word.startswith("--include") for word in argv)
+    assert not any("http" in word for word in argv)
+    assert f"--mode={'root' if os.geteuid() == 0 else 'unshare'}" in argv
+
+
+def test_time_zone_and_locale_of_the_host_do_not_count(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "12345")
+    build(tmp_path)
+    env = (tools / "env").read_text().splitlines()
+    assert {"TZ=UTC", "LC_ALL=C.UTF-8", "SOURCE_DATE_EPOCH=0", "IMAGEBUILDER_USER=trainer"} <= set(env)
+
+
+def test_the_image_gets_the_distribution_s_own_mirrors_and_the_hooks_the_packages(
+    tools: Path, tmp_path: Path
+) -> None:
+    build(tmp_path)
+    handed = tools / "handed"
+    assert "URIs: http://archive.example/debian\n" in (handed / "sources").read_text()
+    assert (handed / "rounds" / "00").read_text() == "bash.deb\npython3.deb\n"
+    assert (handed / "debs" / "python3.deb").read_text() == "python3"
+    assert {hook.name for hook in (handed / "hooks").iterdir()} == {"extract.sh", "install.sh", "finish.sh"}
+
+
+def test_a_file_that_holds_another_package_is_refused(tools: Path, tmp_path: Path) -> None:
+    debs = files(tmp_path, layer())
+    debs[digest("python3")].write_text("python2")
+    with pytest.raises(BuildError, match=r"python3\.deb holds the package python2"):
+        build_os_layer(layer(), debs, Store(tmp_path / "store"), no_advance)
+    assert not (tools / "argv").exists()
+
+
+def test_a_failed_package_is_named_with_the_end_of_its_log(tools: Path, tmp_path: Path) -> None:
+    (tools / "code").write_text("25")
+    (tools / "says").write_text(
+        "Setting up tini (0.19) ...\nSetting up broken (1.0) ...\nno such device\n"
+        "dpkg: error processing package broken (--install):\n"
+        " installed broken package post-installation script subprocess returned error exit status 3\n"
+        "I: removing tempdir\nE: mmdebstrap failed to run\n"
+    )
+    with pytest.raises(BuildError) as caught:
+        build(tmp_path)
+    text = str(caught.value)
+    assert "the package broken could not be installed" in text
+    assert "no such device" in text
+    assert "exit status 3" in text
+    assert list((tmp_path / "store" / "work").iterdir()) == []
+
+
+def test_a_host_without_namespaces_is_told_so(tools: Path, tmp_path: Path) -> None:
+    (tools / "code").write_text("25")
+    (tools / "says").write_text("unshare: unshare failed: Operation not permitted\n")
+    with pytest.raises(EnvironmentFault, match="SYS_ADMIN"):
+        build(tmp_path)
+
+
+def test_a_user_without_subordinate_ids_is_told_before_the_work_begins(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    (tools / "helper_code").write_text("25")
+    (tools / "helper_says").write_text("W: /etc/subuid is empty\n")
+    with pytest.raises(EnvironmentFault) as caught:
+        build(tmp_path)
+    assert "/etc/subuid is empty" in str(caught.value)
+    assert "uidmap" in str(caught.value)
+    assert not (tools / "argv").exists()
+
+
+def test_without_mmdebstrap_the_error_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(EnvironmentFault, match="apt-get install mmdebstrap"):
+        build(tmp_path)
