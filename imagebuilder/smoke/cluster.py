@@ -54,12 +54,15 @@ class Outcome:
 
     @property
     def last_words(self) -> str:
-        """The last line that says something, of the error stream if it has one."""
-        for stream in (self.stderr, self.stdout):
-            said = [line.strip() for line in stream.splitlines() if line.strip()]
-            if said:
-                return said[-1][-300:]
-        return "it said nothing"
+        """The last line that says something, of the error stream if it has one: where Python says why."""
+        said = _lines(self.stderr) or _lines(self.stdout)
+        return said[-1][:400] if said else "it said nothing"
+
+    @property
+    def first_words(self) -> str:
+        """The first lines that say something: mpirun's last ones only say where to read more."""
+        said = _lines(self.stderr) or _lines(self.stdout)
+        return " ".join(said[:3])[:400] if said else "it said nothing"
 
 
 def wrap(command: Command, folder: str) -> list[str]:
@@ -78,6 +81,11 @@ def stop_script(folder: str) -> list[str]:
 def was_time_up(code: int | None, seconds: float, command: Command) -> bool:
     """Tell a command that outran its limit from one that ended with the same code by itself."""
     return code in _TIME_UP and seconds >= command.timeout
+
+
+def _lines(text: str) -> list[str]:
+    """Keep the lines that are more than a ruler."""
+    return [line.strip() for line in text.splitlines() if not set(line.strip()) <= set("-=* ")]
 
 
 class Node(Protocol):

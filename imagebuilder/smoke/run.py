@@ -218,7 +218,7 @@ def _one_check(check: Check, session: Session) -> CheckResult:
     started = time.monotonic()
     before = len(session.steps)
     asked = not session.options.only or check.name in session.options.only
-    reason = check.skip(session) if asked else "not asked for"
+    reason = (check.skip(session) or _not_running(check, session)) if asked else "not asked for"
     summary = ""
     evidence: dict[str, object] = {}
     findings: tuple[Finding, ...] = ()
@@ -243,6 +243,14 @@ def _one_check(check: Check, session: Session) -> CheckResult:
         steps=tuple(session.steps[before:]),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _not_running(check: Check, session: Session) -> str:
+    """Say which node has ended, where nothing more can be learnt from it; the first check says why it has."""
+    if check is CHECKS[0]:
+        return ""
+    ended = [node.name for index, node in enumerate(session.nodes) if not session.cluster.state(index)[0]]
+    return f"{' and '.join(ended)} ended, see `{CHECKS[0].name}`" if ended else ""
 
 
 def _caveats(mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,16 @@ from imagebuilder.smoke.target import Options, Target
 # Payload scripts print one such line a rank; see payload/common.py.
 MARKER = "@imagebuilder-smoke "
 _SHOWN = 4000
+_TERMINATED = 128 + signal.SIGTERM
+# What gloo, NCCL and torch's store say when another rank is gone, or does not answer.
+_PEER_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Timed out waiting",
+    "remote process exited",
+    "Watchdog caught collective operation timeout",
+)
 
 
 class CheckFailed(ImagebuilderError):
@@ -207,16 +218,26 @@ class Session:
         """Make sure that every command ended with 0.
 
         Raises:
-            CheckFailed: one did not; who failed by itself comes first, who waited for it last.
+            CheckFailed: one did not. Those that failed because of another are told last, or not at all.
 
         """
-        findings = [
-            (self._severity(outcome), self._finding(self.nodes[index % self.size].name, outcome))
-            for index, outcome in enumerate(outcomes)
-            if not outcome.ok
+        failed = [
+            (node, outcome) for node, outcome in zip(self.nodes, outcomes, strict=False) if not outcome.ok
         ]
-        if findings:
-            raise CheckFailed.because(*(finding for _, finding in sorted(findings, key=lambda pair: pair[0])))
+        if not failed:
+            return
+        explained = [
+            (node, said) for node, outcome in failed for said in self.said(outcome) if said.get("error")
+        ]
+        if explained:
+            raise CheckFailed.because(
+                *(
+                    Finding(node=node.name, message=str(said["error"]), remedy=str(said.get("remedy", "")))
+                    for node, said in explained
+                )
+            )
+        ranked = sorted(failed, key=lambda pair: blame(pair[1]))
+        raise CheckFailed.because(*(_ended(node.name, outcome) for node, outcome in ranked))
 
     def said(self, outcome: Outcome) -> tuple[dict[str, Any], ...]:
         """Read what payload scripts said in this run; what is left of another run does not count."""
@@ -265,29 +286,34 @@ class Session:
             command = command.replace(word, shown)
         return command
 
-    def _severity(self, outcome: Outcome) -> int:
-        if outcome.timed_out or outcome.code in (None, 143):
-            return 2
-        return 0 if self.said(outcome) else 1
 
-    def _finding(self, node: str, outcome: Outcome) -> Finding:
-        explained = [said for said in self.said(outcome) if said.get("error")]
-        if explained:
-            return Finding(
-                node=node, message=str(explained[-1]["error"]), remedy=str(explained[-1].get("remedy", ""))
-            )
-        if outcome.timed_out:
-            return Finding(
-                node=node,
-                message=f"did not end within {outcome.seconds:.0f} s; its last words: {outcome.last_words}",
-                remedy="a rank that hangs waits for a peer: see what the other node said in the report",
-            )
-        if outcome.code is None:
-            return Finding(node=node, message=outcome.last_words, remedy="see the check `contents`")
-        if outcome.code == 143:
-            return Finding(node=node, message="was ended, because another rank had failed", remedy="")
-        return Finding(
-            node=node,
-            message=f"ended with {outcome.code}: {outcome.last_words}",
-            remedy="the whole output is in the report",
-        )
+def blame(outcome: Outcome) -> int:
+    """Rank failed commands of one job by how likely they are the cause: 0 failed by itself, 3 only waited.
+
+    A rank whose peer died or hung says so, and fails as well; the one that hung says nothing and is ended.
+    """
+    if outcome.code is None or _lost_peer(outcome):
+        return 3
+    return 2 if outcome.timed_out else 1 if outcome.code == _TERMINATED else 0
+
+
+def _lost_peer(outcome: Outcome) -> bool:
+    return any(sign in outcome.stderr for sign in _PEER_LOST)
+
+
+def _ended(node: str, outcome: Outcome) -> Finding:
+    if outcome.code is None:
+        return Finding(node=node, message=outcome.last_words, remedy="see the check `contents`")
+    if outcome.timed_out:
+        message = f"did not end within {outcome.seconds:.0f} s; its last words: {outcome.last_words}"
+        remedy = "a rank that hangs waits for a peer, or computes for ever: the report has the whole output"
+    elif outcome.code == _TERMINATED:
+        message = f"still ran after {outcome.seconds:.0f} s, when others had given up, and was ended"
+        remedy = "it hung, or was not reached any more: the report has the whole output"
+    elif _lost_peer(outcome):
+        message = f"lost its peer: {outcome.last_words}"
+        remedy = "the cause is on the other node"
+    else:
+        message = f"ended with {outcome.code}: {outcome.last_words}"
+        remedy = "the report has the whole output"
+    return Finding(node=node, message=message, remedy=remedy)

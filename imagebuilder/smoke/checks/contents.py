@@ -23,9 +23,10 @@ def run(session: Session) -> Passed:
 
     findings: list[Finding] = []
     versions: dict[str, dict[str, str]] = {}
+    until = time.monotonic() + _START_SECONDS * session.options.patience
     for index, node in enumerate(session.nodes):
         host = inspect(session, index)
-        if not _await_sshd(session, host, index):
+        if not _await_sshd(session, host, index, until):
             findings.append(_no_sshd(session, index))
         if session.cluster.state(index)[0]:
             packages = {name: host.package(name) for name in _PACKAGES}
@@ -72,14 +73,13 @@ def _user_and_files(session: Session, host: Host) -> list[tuple[str, str]]:
     return problems
 
 
-def _await_sshd(session: Session, host: Host, index: int) -> bool:
+def _await_sshd(session: Session, host: Host, index: int, until: float) -> bool:
     """Wait for sshd, which has only just been started; look with iproute2's ss, which the image has."""
-    until = time.monotonic() + _START_SECONDS * session.options.patience
-    while time.monotonic() < until:
+    while session.cluster.state(index)[0]:
         said = host.run("ss -Hltn sport = :%s", str(session.target.ssh_port))
         if said.rc == 0 and said.stdout.strip():
             return True
-        if not session.cluster.state(index)[0]:
+        if time.monotonic() > until:
             return False
         time.sleep(0.25)
     return False

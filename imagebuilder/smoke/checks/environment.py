@@ -16,6 +16,7 @@ _OWN = frozenset({"HOME", "HOSTNAME", "PWD", "TERM", "SHLVL"})
 # mpirun's settings for itself, which it keeps from the ranks. Seen with Open MPI 5.0.7: they are there on the
 # node, and gone in the rank.
 _LAUNCHERS_OWN = ("env PRTE_", "env PMIX_")
+_REMEDY = "the shell there reads other settings than the container's; see docs/explanation/ssh.md"
 
 
 def run(session: Session) -> Passed:
@@ -36,18 +37,16 @@ def run(session: Session) -> Passed:
     for way, (index, argv) in ways.items():
         outcome = session.run(index, argv, timeout=_SECONDS)
         got = parse(outcome.stdout, session.nonce)
-        if way == "mpirun":
-            problems = differences(_without_launcher(wanted), _without_launcher(got))
-        else:
-            problems = differences(wanted, got)
-        remedy = "the shell there reads other settings than the container's; see docs/explanation/ssh.md"
         if not outcome.ok or not got:
-            problems = [": no answer in time" if outcome.timed_out else f": {outcome.last_words}"]
-            remedy = "see the checks `ssh` and `mpirun`"
-        node = session.nodes[last].name
-        findings += [
-            Finding(node=node, message=f"through {way}{problem}", remedy=remedy) for problem in problems
-        ]
+            why = "no answer in time" if outcome.timed_out else outcome.first_words
+            findings.append(_finding(session, f"through {way}: {why}", "see the checks `ssh` and `mpirun`"))
+            continue
+        # mpirun's settings for itself it keeps from the ranks.
+        ignored = _LAUNCHERS_OWN if way == "mpirun" else ()
+        problems = differences(wanted, got, ignored)
+        if problems:
+            text = f"through {way} {_counted(problems)}: {'; '.join(problems)}"
+            findings.append(_finding(session, text, _REMEDY))
     if findings:
         raise CheckFailed.because(*findings)
     tools = {key.removeprefix("tool "): path for key, path in wanted.items() if key.startswith("tool ")}
@@ -71,23 +70,29 @@ def parse(text: str, nonce: str) -> dict[str, str]:
     return found if answered else {}
 
 
-def differences(wanted: Mapping[str, str], got: Mapping[str, str]) -> list[str]:
-    """Say in which variables and tools another environment differs."""
+def differences(
+    wanted: Mapping[str, str], got: Mapping[str, str], ignored: tuple[str, ...] = ()
+) -> list[str]:
+    """Say in which variables and tools another environment differs; PATH, which explains most, first."""
     found = []
-    for key in sorted({*wanted, *got}):
+    for key in sorted({*wanted, *got}, key=lambda key: (key != "env PATH", key)):
         kind, _, name = key.partition(" ")
         here, there = wanted.get(key), got.get(key)
-        if here == there:
+        if here == there or key.startswith(ignored):
             continue
         if kind == "tool":
-            found.append(f" `{name}` is {there or 'not found'}, not {here or 'absent'}")
+            found.append(f"`{name}` is {there or 'not found'}, not {here or 'absent'}")
         else:
-            found.append(f" {name} is {_value(there)}, not {_value(here)}")
+            found.append(f"{name} is {_value(there)}, not {_value(here)}")
     return found
 
 
-def _without_launcher(found: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in found.items() if not key.startswith(_LAUNCHERS_OWN)}
+def _finding(session: Session, message: str, remedy: str) -> Finding:
+    return Finding(node=session.nodes[-1].name, message=message, remedy=remedy)
+
+
+def _counted(problems: list[str]) -> str:
+    return "one thing differs" if len(problems) == 1 else f"{len(problems)} things differ"
 
 
 def _value(value: str | None) -> str:

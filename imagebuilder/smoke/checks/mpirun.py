@@ -22,6 +22,7 @@ _REMEDIES = {
     "Host key verification failed": "see the check `ssh`",
     "Permission denied": "see the check `ssh`",
     "Connection refused": "see the check `ssh`",
+    "unable to find the specified executable": "`PATH` is lost on another node; see the check `environment`",
     "not enough slots": "is a default hostfile in the image in the way?",
 }
 
@@ -34,7 +35,7 @@ def run(session: Session) -> Passed:
         why = "did not end in time" if outcome.timed_out else f"ended with {outcome.code}"
         remedy = next((text for sign, text in _REMEDIES.items() if sign in output), "")
         raise CheckFailed(
-            f"mpirun {why}: {_sentence(output) or outcome.last_words}",
+            f"mpirun {why}: {outcome.first_words}",
             node=session.nodes[0].name,
             remedy=remedy or "the whole output is in the report",
         )
@@ -54,13 +55,6 @@ def run(session: Session) -> Passed:
         f"{found[0]['through']}",
         evidence={"ranks": [dict(entry) for entry in found]},
     )
-
-
-def _sentence(text: str) -> str:
-    """Take the first that mpirun says between its rulers: the last lines only say where to read more."""
-    lines = [line.strip() for line in text.splitlines()]
-    said = [line for line in lines if line and not set(line) <= set("-=* ")]
-    return " ".join(said[:3])[:400]
 
 
 def _skip(session: Session) -> str:

@@ -30,7 +30,7 @@ def run(session: Session) -> Passed:
         versions = {
             node.name: _answer(outcome) for node, outcome in zip(session.nodes, outcomes, strict=True)
         }
-        found[name] = {"pin": pin, **versions}
+        found[name] = {"pin": pin, "found": versions[session.nodes[0].name], "nodes": versions}
         for (node, version), outcome in zip(versions.items(), outcomes, strict=True):
             if not version:
                 findings.append(_unknown(node, name, pin, outcome))
@@ -42,8 +42,8 @@ def run(session: Session) -> Passed:
         raise CheckFailed(
             "no pin could be looked at", remedy="an image of imagebuilder is labelled with its pins"
         )
-    loaded = ", ".join(f"{name} {versions[session.nodes[0].name]}" for name, versions in found.items())
-    return Passed(summary=f"as loaded: {loaded}", evidence={"found": found, "not asked": unasked})
+    loaded = ", ".join(f"{name} {entry['found']}" for name, entry in found.items())
+    return Passed(summary=f"as loaded: {loaded}", evidence={**found, "not asked": unasked})
 
 
 def agrees(pin: str, version: str, parts: int) -> bool:

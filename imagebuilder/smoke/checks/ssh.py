@@ -15,8 +15,8 @@ _KNOWN_HOSTS = "cat ~/.ssh/known_hosts /etc/ssh/ssh_known_hosts 2>/dev/null | ck
 # What ssh says, and what it means here; the first that fits.
 _REMEDIES = {
     "UNPROTECTED PRIVATE KEY": "the entrypoint has to copy the private key with mode 0600",
-    "REMOTE HOST IDENTIFICATION HAS CHANGED": "a known_hosts file in the image is in the way",
-    "Host key verification failed": "known_hosts does not vouch for the host key; was one baked into the image?",
+    "IDENTIFICATION HAS CHANGED": "a known_hosts file in the image is in the way",
+    "Host key verification failed": "known_hosts does not vouch for the host key; is one baked in?",
     "Permission denied": "the key is refused: look at AllowUsers, authorized_keys and the modes above it",
     "Connection refused": "nothing listens on the port that the image's ssh_config names: does sshd run?",
     "Could not resolve hostname": "see the check `names`",

@@ -1,7 +1,8 @@
 """Do the compiled parts fit together: the loader's view of the extension modules, imports, a convolution.
 
 A library that misses another one is a failure only where Python would load it: wheels carry plugins for
-hardware that most hosts lack (of NVSHMEM, of cuFile). A symbol version that the C library lacks is always one.
+hardware that most hosts lack (of NVSHMEM, of cuFile). A missing symbol version of the C library is
+always one.
 """
 
 from __future__ import annotations
