@@ -6,16 +6,20 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from imagebuilder import cache, process
 from imagebuilder import lock as locks
-from imagebuilder import process
-from imagebuilder.errors import GateError, InputError
+from imagebuilder.errors import INTERRUPTED, GateError, InputError
 from imagebuilder.process import Result
+from imagebuilder.progress import no_advance
 from imagebuilder.site import detect
 from imagebuilder.smoke.report import read
 from imagebuilder.store import ImageRecord, Store
@@ -152,6 +156,27 @@ def test_two_stores_give_one_digest_whatever_the_clock_zone_umask_and_locale(
     finally:
         os.umask(previous)
     assert record(other, "cpu-mpi").manifest == record(store, "cpu-mpi").manifest
+
+
+def test_ctrl_c_ends_the_installation_and_leaves_nothing_half_written(store: Store, tmp_path: Path) -> None:
+    recipe = ROOT / "recipes" / "cpu-mpi.yaml"
+    build(recipe, store)
+    other = Store(tmp_path / "store")
+    shutil.copytree(store.root / "downloads", other.root / "downloads", copy_function=os.link)
+    command: list[str | Path] = [PROGRAM, "build", recipe, "--progress", "lines", "--store", other.root]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        assert any(line.startswith("installing") for line in child.stderr)
+        time.sleep(5)
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read()
+        assert child.wait(60) == INTERRUPTED
+    assert said.endswith("interrupted: nothing half-written was left\n")
+    assert "Traceback" not in said
+    assert list((other.root / "work").iterdir()) == []
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+    assert other.image("cpu-mpi") is None
+    assert cache.verify(other, no_advance) == ()
 
 
 def test_no_layer_holds_a_private_key_or_anything_of_the_host(image: ImageRecord, store: Store) -> None:
