@@ -97,7 +97,10 @@ def main() -> None:
             registry=arguments.registry,
             stream=LineProgress(open("/dev/stderr", "w")),  # noqa: SIM115, PTH123  (lives as long as the run)
         )
-        rows = [*_measure(bench, plan, lock, arguments.recipe)]
+        rows = []
+        for row in _measure(bench, plan, lock, arguments.recipe):
+            print(row, flush=True)
+            rows.append(row)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     text = _table(plan, rows)
@@ -146,7 +149,22 @@ def _plain(bench: Bench, plan: Plan, lock: Lock, repository: str, base: str) -> 
     name = f"{bench.registry}/{repository}:{plan.tag}"
     ca = ["--secret", f"id=ca,src={bench.site.ca_bundle}"] if bench.site.ca_bundle else []
     started = time.monotonic()
-    run(["docker", "buildx", "build", "--no-cache", "--load", "--tag", name, *ca, folder], timeout=HOUR)
+    # Without provenance, which would make an index of it: one manifest, like the other side's.
+    run(
+        [
+            "docker",
+            "buildx",
+            "build",
+            "--no-cache",
+            "--provenance=false",
+            "--load",
+            "--tag",
+            name,
+            *ca,
+            folder,
+        ],
+        timeout=HOUR,
+    )
     built = time.monotonic()
     run(["docker", "push", name], timeout=HOUR)
     pushed = time.monotonic()
