@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -166,9 +166,8 @@ def _explain(error: CommandError, layer: OsLayer) -> BuildError | EnvironmentFau
     for number, line in enumerate(lines):
         if found := _FAILED_PACKAGE.search(line):
             name = Path(found[1]).name.removesuffix(".deb")
-            tail = "\n".join(lines[max(0, number - _TAIL) : number + 3])
             return BuildError(
-                f"the package {name} could not be installed:\n{tail}",
+                f"the package {name} could not be installed:\n" + _log_of(name, lines[: number + 2]),
                 where=where,
                 hint="leave it out of `apt:`, or lock another version of it",
             )
@@ -182,3 +181,10 @@ def _explain(error: CommandError, layer: OsLayer) -> BuildError | EnvironmentFau
     noise = ("I: ", "E: mmdebstrap failed", "E: setup failed")
     said = [line for line in lines if not line.startswith(noise)]
     return BuildError("making the system failed:\n" + "\n".join(said[-_TAIL:]), where=where, hint=_DOCTOR)
+
+
+def _log_of(package: str, lines: Sequence[str]) -> str:
+    """Keep what was said since dpkg began with a package, at most the last lines of it."""
+    begins = (f"Setting up {package} ", f"Preparing to unpack {package}.deb ")
+    start = max((number for number, line in enumerate(lines) if line.startswith(begins)), default=0)
+    return "\n".join(lines[start:][-_TAIL:])

@@ -214,6 +214,7 @@ def test_a_failed_package_is_named_with_the_end_of_its_log(tools: Path, tmp_path
     assert "the package broken could not be installed" in text
     assert "no such device" in text
     assert "exit status 3" in text
+    assert "tini" not in text
     assert list((tmp_path / "store" / "work").iterdir()) == []
 
 
