@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from imagebuilder import textfile
 from imagebuilder.errors import InputError, LockError, Problem
 
 FORMAT = 1
@@ -172,23 +171,8 @@ def read(path: Path) -> Lock:
 
 
 def write(lock: Lock, path: Path) -> None:
-    """Write a lock file in one step: a reader sees the old one or the new one."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            try:
-                file.write(dumps(lock))
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror}", where=str(path), hint="is the folder writable?"
-        ) from error
+    """Write a lock file in one step."""
+    textfile.write(path, dumps(lock))
 
 
 def require_in_step(lock: Lock, inputs: str, recipe: Path) -> None:

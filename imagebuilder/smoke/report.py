@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from imagebuilder import textfile
 from imagebuilder.errors import InputError
 
 Status = Literal["passed", "failed", "skipped"]
@@ -113,29 +112,13 @@ def dumps(report: Report) -> str:
 
 
 def write(report: Report, path: Path) -> None:
-    """Write a report in one step: a reader sees the old one or the new one.
+    """Write a report in one step.
 
     Raises:
         InputError: the place cannot be written.
 
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            try:
-                file.write(dumps(report))
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise InputError(
-            f"the report cannot be written: {error.strerror}", where=str(path), hint="is the folder writable?"
-        ) from error
+    textfile.write(path, dumps(report))
 
 
 def read(path: Path) -> Report:

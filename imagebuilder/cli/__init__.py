@@ -1,0 +1,49 @@
+"""The command line: the only place that prints or exits.
+
+What a verb needs is imported inside it, so that `--help` and `check` start in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+
+from imagebuilder.cli.base import app, complain, err
+from imagebuilder.errors import INTERRUPTED, EnvironmentFault, ImagebuilderError
+
+# Imported for the verbs that they register, in the order of the help.
+# isort: off
+from imagebuilder.cli import recipes, images, host, cache  # noqa: F401
+# isort: on
+
+__all__ = ["app", "main"]
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with the code of what happened (see errors.py)."""
+    code = 0
+    try:
+        code = app(standalone_mode=False) or 0
+    except ImagebuilderError as error:
+        complain(error)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # Somebody's `| head` has read enough. Closing standard output here keeps Python quiet at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        # What typer raises for a wrong option knows how to show itself; its base class has no stable home.
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        show()
+        sys.exit(EnvironmentFault.exit_code)
+    # Some releases of typer turn Ctrl-C into this exit code by themselves.
+    if code == INTERRUPTED:
+        err("interrupted: nothing half-written was left")
+    sys.exit(code)

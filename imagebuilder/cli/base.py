@@ -1,0 +1,87 @@
+"""What all verbs share: the application, options that several have, and saying things."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imagebuilder import __version__
+from imagebuilder.errors import ImagebuilderError, InputError
+
+if TYPE_CHECKING:
+    from imagebuilder.store import Store
+
+app = typer.Typer(
+    name="imagebuilder",
+    help="Container images for distributed training: from a pinned recipe to a proven push.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+cache_app = typer.Typer(help="Look after the store of blobs, layers and downloads.", no_args_is_help=True)
+app.add_typer(cache_app, name="cache")
+
+RecipeFile = Annotated[
+    Path, typer.Argument(metavar="RECIPE", help="A recipe, e.g. recipes/cuda12-torch.yaml.")
+]
+SiteFile = Annotated[
+    Path | None,
+    typer.Option("--site", metavar="FILE", help="Proxies, CA, indexes and mirrors, over what the host says."),
+]
+StoreFolder = Annotated[
+    Path | None, typer.Option("--store", metavar="DIR", help="Store to use. [default: the user's cache]")
+]
+ProgressKind = Annotated[str, typer.Option("--progress", metavar="KIND", help="auto, table, lines or json.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="Say more; twice: all.")] = 0,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
+    if verbose == 0:
+        # It warns of every retry; what comes of them is said in the end, in our own words.
+        logging.getLogger("urllib3").setLevel(logging.ERROR)
+    if version:
+        out(f"imagebuilder {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        out(context.get_help())
+
+
+def check_progress(kind: str) -> None:
+    if kind not in {"auto", "table", "lines", "json"}:
+        raise InputError(f"`{kind}` is none of auto, table, lines, json", where="--progress")
+
+
+def open_store(folder: Path | None) -> Store:
+    from imagebuilder.store import Store
+
+    return Store(folder) if folder is not None else Store.default()
+
+
+def complain(error: ImagebuilderError) -> None:
+    for problem in error.problems:
+        err(f"error: {problem}")
+
+
+def out_json(value: object) -> None:
+    out(json.dumps(value, indent=2))
+
+
+def out(text: str) -> None:
+    typer.echo(text)
+
+
+def err(text: str) -> None:
+    typer.echo(text, err=True)

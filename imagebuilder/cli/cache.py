@@ -1,0 +1,84 @@
+"""Verbs on the store: cache ls, cache verify, cache prune."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Annotated
+
+import typer
+
+from imagebuilder.cli.base import (
+    Json,
+    ProgressKind,
+    StoreFolder,
+    cache_app,
+    check_progress,
+    open_store,
+    out,
+    out_json,
+)
+
+
+@cache_app.command("ls")
+def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
+    """List the images in the store, and what the store takes."""
+    from imagebuilder import cache
+    from imagebuilder.progress import human
+
+    where = open_store(store)
+    usage = cache.usage(where)
+    if as_json:
+        out_json({**dataclasses.asdict(usage), "folder": str(where.root)})
+        return
+    for image in usage.images:
+        proven = "proven" if where.report(image.manifest).exists() else "not proven"
+        out(f"{image.name:<20} {image.manifest[:19]}  {human(image.size):>8}  {image.tag}  ({proven})")
+    out(
+        f"{human(usage.blob_bytes)} in {usage.blobs} blobs, {human(usage.download_bytes)} in "
+        f"{usage.downloads} downloads, in {where.root}"
+    )
+
+
+@cache_app.command("verify")
+def cache_verify(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Remove what is damaged, for the next build to replace.")
+    ] = False,
+    store: StoreFolder = None,
+    progress: ProgressKind = "auto",
+) -> None:
+    """Hash every blob and download again, and name those that are not what they should be."""
+    from imagebuilder import cache
+    from imagebuilder.errors import StoreError
+    from imagebuilder.progress import shown
+
+    check_progress(progress)
+    where = open_store(store)
+    with shown(progress, sys.stderr) as live:
+        live.begin("verify", str(where.root), "reading", cache.usage(where).total)
+        damages = cache.verify(where, lambda count: live.advance("verify", count), remove=fix)
+        live.end("verify", str(where.root), "failed" if damages else "done")
+    for damage in damages:
+        out(f"{damage.path}: {damage.reason}" + (", removed" if fix else ""))
+    if damages and not fix:
+        raise StoreError(
+            f"{len(damages)} damaged files",
+            where=str(where.root),
+            hint="run: imagebuilder cache verify --fix",
+        )
+    out("everything is what it should be" if not damages else "build again to replace what was removed")
+
+
+@cache_app.command("prune")
+def cache_prune(
+    keep: Annotated[str, typer.Option("--keep", metavar="SIZE", help="Bytes to keep, e.g. 20GB.")] = "0",
+    store: StoreFolder = None,
+) -> None:
+    """Remove what was not used for longest, until the store takes no more than SIZE."""
+    from imagebuilder import cache
+    from imagebuilder.progress import human
+    from imagebuilder.workflow import parse_size
+
+    pruned = cache.prune(open_store(store), parse_size(keep))
+    out(f"removed {pruned.files} files, {human(pruned.bytes)}")

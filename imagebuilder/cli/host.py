@@ -1,0 +1,65 @@
+"""Verbs on the host: keys, doctor."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imagebuilder.cli.base import (
+    Json,
+    app,
+    err,
+    out,
+    out_json,
+)
+from imagebuilder.errors import EnvironmentFault
+
+
+@app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder to make; it must not exist yet.")],
+    name: Annotated[str, typer.Option("--name", help="The job's name, for the keys' comments.")] = "job",
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=3650, help="How long the certificates hold.")
+    ] = 30,
+    secret: Annotated[
+        str, typer.Option("--secret", metavar="NAME", help="Print them as a Kubernetes Secret of this name.")
+    ] = "",
+) -> None:
+    """Make the ssh keys of one job, to mount into its containers at /run/secrets/imagebuilder."""
+    from imagebuilder.keys import check_secret_name, make_keys, secret_manifest
+
+    if secret:
+        check_secret_name(secret)
+    make_keys(folder, name=name, days=days)
+    if secret:
+        out(secret_manifest(folder, secret).rstrip())
+        return
+    out(f"wrote {folder}: keys and certificates for {days} days; the authority that signed them is gone")
+    out(f"next: docker run -v {folder.absolute()}:/run/secrets/imagebuilder:ro ...")
+
+
+@app.command()
+def doctor(
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Install the Debian packages that are missing (root).")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what this host has and lacks for each verb, and how to mend it."""
+    from imagebuilder import doctor as doctors
+
+    if fix:
+        for line in doctors.fix():
+            err(line)
+    findings = doctors.examine()
+    if as_json:
+        out_json([dataclasses.asdict(finding) for finding in findings])
+    else:
+        for line in doctors.lines(findings):
+            out(line)
+    if any(finding.status == "missing" for finding in findings):
+        raise typer.Exit(EnvironmentFault.exit_code)

@@ -1,0 +1,260 @@
+"""Verbs on images: build, smoke-test, push."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from imagebuilder.cli.base import (
+    Json,
+    ProgressKind,
+    RecipeFile,
+    SiteFile,
+    StoreFolder,
+    app,
+    check_progress,
+    err,
+    open_store,
+    out,
+    out_json,
+)
+from imagebuilder.errors import InputError
+
+if TYPE_CHECKING:
+    from imagebuilder.engines.embedded import Built
+    from imagebuilder.smoke.target import Target
+    from imagebuilder.store import ImageRecord, Store
+
+
+@app.command()
+def build(
+    recipe_file: RecipeFile,
+    load: Annotated[
+        bool, typer.Option("--load", help="Put the image into the local Docker or Podman.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="PATH", help="Also write an OCI layout: a folder, or a .tar file."
+        ),
+    ] = None,
+    site: SiteFile = None,
+    store: StoreFolder = None,
+    progress: ProgressKind = "auto",
+    as_json: Json = False,
+) -> None:
+    """Build the image of a recipe. Locks it first if it never was."""
+    from imagebuilder import lock as locks
+    from imagebuilder import oci
+    from imagebuilder.engines import embedded
+    from imagebuilder.progress import shown
+    from imagebuilder.site import detect
+    from imagebuilder.workflow import read_plan, update_lock
+
+    check_progress(progress)
+    if not locks.path_for(recipe_file).exists():
+        err(f"{recipe_file} has no lock yet: resolving")
+        update_lock(recipe_file, site, None)
+    locked, planned = read_plan(recipe_file)
+    where = open_store(store)
+    surroundings = detect(site, distribution=locked.base.partition(":")[0])
+    with shown(progress, sys.stderr) as live:
+        shop = embedded.Workshop(lock=locked, store=where, site=surroundings, progress=live)
+        built = embedded.build(planned, shop)
+    if output is not None:
+        oci.export(built.image, where, output)
+    reference = _load(built.image, where) if load else ""
+    if as_json:
+        out_json(
+            {
+                "name": built.image.name,
+                "digest": built.image.manifest,
+                "config": built.image.config,
+                "tag": built.image.tag,
+                "size": built.image.size,
+                "layers": len(built.image.layers),
+                "layers_made": built.made,
+                "layers_reused": built.reused,
+                "fetched_bytes": built.fetched,
+                "seconds": round(built.seconds, 3),
+                "reference": reference,
+            }
+        )
+    else:
+        _show_built(built, reference, output, recipe_file)
+
+
+@app.command("smoke-test")
+def smoke_test(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image of the local engine."
+        ),
+    ] = "",
+    mode: Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")] = "auto",
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
+    ] = "auto",
+    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes, at least two.")] = 2,
+    checks: Annotated[
+        list[str] | None,
+        typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
+    ] = None,
+    patience: Annotated[float, typer.Option("--patience", help="Factor on every time limit.")] = 1.0,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")
+    ] = None,
+    site: SiteFile = None,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Prove an image on two nodes. Exit code 0: passed, 1: failed, 2: could not run."""
+    from imagebuilder.errors import TestFailure
+    from imagebuilder.site import detect
+    from imagebuilder.smoke import report as reports
+    from imagebuilder.smoke.run import Watch, run_smoke
+    from imagebuilder.smoke.target import Options
+
+    options = Options(
+        mode=cast("Any", mode),
+        runtime=cast("Any", runtime),
+        nodes=nodes,
+        patience=patience,
+        only=frozenset(checks or ()),
+    )
+    where = open_store(store)
+    found = _smoke_target(target, runtime, where)
+    watch = Watch(ended=lambda check: err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
+    result = run_smoke(found, options, store=where, site=detect(site), watch=watch)
+    if result.digest and not checks:
+        # What allows a push; a run of single checks proves nothing, and must not undo a proof either.
+        reports.write(result, where.report(result.digest))
+    if report is not None:
+        reports.write(result, report)
+    if as_json:
+        out(reports.dumps(result).rstrip("\n"))
+    else:
+        for line in reports.lines(result):
+            out(line)
+        if result.passed and result.digest:
+            out(f"next: imagebuilder push {target} REGISTRY/NAME")
+    if not result.passed:
+        raise typer.Exit(TestFailure.exit_code)
+
+
+@app.command()
+def push(
+    image: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe that was built, or its image's name.")
+    ],
+    repository: Annotated[str, typer.Argument(metavar="REPOSITORY", help="registry.example/team/name[:TAG]")],
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", "-t", help="One more tag; may be repeated.")
+    ] = None,
+    untested: Annotated[
+        bool, typer.Option("--untested", help="Push without a passing smoke test of these very bytes.")
+    ] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow plain HTTP to a registry that is not on this host.")
+    ] = False,
+    site: SiteFile = None,
+    store: StoreFolder = None,
+    progress: ProgressKind = "auto",
+    as_json: Json = False,
+) -> None:
+    """Push an image that passed its smoke test; only what the registry lacks travels."""
+    from imagebuilder import registry
+    from imagebuilder.progress import human, shown
+    from imagebuilder.site import detect
+    from imagebuilder.workflow import built_image
+
+    check_progress(progress)
+    where = open_store(store)
+    found = built_image(image, where)
+    if found is None:
+        raise InputError(
+            f"`{image}` is not an image in the store",
+            where="imagebuilder push",
+            hint="give the recipe that it is built from; `imagebuilder cache ls` lists what is there",
+        )
+    registry.parse(repository)
+    if untested:
+        err(f"warning: pushing {found.manifest} without proof that it works")
+    else:
+        registry.require_proof(found, where)
+    options = registry.Options(session=detect(site).session(), insecure=insecure)
+    with shown(progress, sys.stderr) as live:
+        live.begin("push", f"{found.name} to {repository}", "pushing", found.size)
+        result = registry.push(
+            found,
+            where,
+            repository,
+            (found.tag, found.lock[:12], *(tags or ())),
+            options=options,
+            advance=lambda count: live.advance("push", count),
+        )
+        live.end("push", f"{found.name} to {repository}", "done", result.pushed_bytes)
+    if as_json:
+        out_json(dataclasses.asdict(result))
+        return
+    out(f"pushed  {result.reference}")
+    out(f"tags    {', '.join(result.tags)}")
+    out(
+        f"        {human(result.pushed_bytes)} in {result.pushed_blobs} blobs travelled, "
+        f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
+    )
+
+
+def _smoke_target(text: str, runtime: str, store: Store) -> Target:
+    """Find what a smoke test is to run on; an image of the store is put into the engine first."""
+    from imagebuilder.smoke import engine as engines
+    from imagebuilder.smoke import target as targets
+    from imagebuilder.workflow import built_image, labels
+
+    if runtime == "process":
+        return targets.from_environment()
+    if not text:
+        hint = "name a recipe that was built, or an image"
+        raise InputError("no image is given", where="imagebuilder smoke-test", hint=hint)
+    image = built_image(text, store)
+    if image is None:
+        with engines.connect(cast("Any", runtime)) as engine:
+            return engines.look_up(engine, text)
+    reference = _load(image, store, runtime)
+    return targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+
+
+def _load(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
+    """Put an image into the local engine; returns what the engine knows it by."""
+    from imagebuilder.engines.load import load
+    from imagebuilder.progress import human
+    from imagebuilder.smoke.engine import connect
+
+    with connect(cast("Any", runtime)) as engine:
+        err(f"loading {image.name} into {engine.kind}")
+        result = load(image, store, engine)
+    err(f"loaded {result.reference}, {human(result.moved_bytes)} travelled")
+    return result.reference
+
+
+def _show_built(built: Built, reference: str, output: Path | None, recipe_file: Path) -> None:
+    from imagebuilder.progress import human
+
+    image = built.image
+    out(f"image   {image.name}:{image.tag}")
+    out(f"digest  {image.manifest}")
+    layers = f"{len(image.layers)} layers ({built.made} made, {built.reused} reused)"
+    out(f"size    {human(image.size)} in {layers}")
+    out(f"time    {built.seconds:.1f} s, {human(built.fetched)} fetched")
+    if output is not None:
+        out(f"wrote   {output}")
+    if reference:
+        out(f"loaded  {reference}")
+        out(f"next:   docker run --rm {reference} python -c 'import sys; print(sys.version)'")
+    out(f"next:   imagebuilder smoke-test {recipe_file}")
+    out(f"        imagebuilder push {recipe_file} REGISTRY/NAME")
