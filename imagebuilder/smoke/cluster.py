@@ -148,31 +148,41 @@ def run_together(jobs: Sequence[tuple[Node, Command]]) -> tuple[Outcome, ...]:
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
             done.put((index, error))
 
-    started = time.monotonic()
     # Daemon threads: one that hangs on a dead engine must not keep the program from ending.
     for index, (node, command) in enumerate(jobs):
         threading.Thread(target=work, args=(index, node, command), daemon=True).start()
     outcomes: dict[int, Outcome] = {}
-    give_up = started + max(command.timeout for _, command in jobs) + _PATIENCE
-    stop_at: float | None = None
+    started = time.monotonic()
+    # The loop is a function of its own: CPython 3.11 takes a Ctrl-C on some jumps of a loop past the `except`
+    # that stands around it, and never past the one around a call.
     try:
-        while len(outcomes) < len(jobs) and time.monotonic() < give_up:
-            if stop_at is not None and time.monotonic() >= stop_at:
-                _stop(jobs, outcomes)
-                stop_at = None
-            try:
-                index, result = done.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            outcomes[index] = outcome = _require_outcome(result)
-            if not outcome.ok and stop_at is None:
-                stop_at = time.monotonic() + _GRACE
+        _collect(jobs, done, outcomes)
     except BaseException:
         _stop(jobs, outcomes)
         raise
     elapsed = time.monotonic() - started
     lost = Outcome(code=None, stdout="", stderr="the engine gave no answer", seconds=elapsed, timed_out=True)
     return tuple(outcomes.get(index, lost) for index in range(len(jobs)))
+
+
+def _collect(
+    jobs: Sequence[tuple[Node, Command]],
+    done: queue.SimpleQueue[tuple[int, Outcome | BaseException]],
+    outcomes: dict[int, Outcome],
+) -> None:
+    give_up = time.monotonic() + max(command.timeout for _, command in jobs) + _PATIENCE
+    stop_at: float | None = None
+    while len(outcomes) < len(jobs) and time.monotonic() < give_up:
+        if stop_at is not None and time.monotonic() >= stop_at:
+            _stop(jobs, outcomes)
+            stop_at = None
+        try:
+            index, result = done.get(timeout=0.2)
+        except queue.Empty:
+            continue
+        outcomes[index] = outcome = _require_outcome(result)
+        if not outcome.ok and stop_at is None:
+            stop_at = time.monotonic() + _GRACE
 
 
 def _require_outcome(result: Outcome | BaseException) -> Outcome:

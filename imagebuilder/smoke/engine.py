@@ -50,28 +50,22 @@ def connect(runtime: RuntimeChoice) -> Iterator[Engine]:
     """
     tried = []
     for address in _addresses(runtime):
-        tried.append(address)
         try:
-            # Certificates and TLS settings for tcp:// addresses come from the environment as well.
-            environment = {**os.environ, "DOCKER_HOST": address}
-            client = docker.DockerClient.from_env(timeout=_TIMEOUT, environment=environment)
-            engine = _describe(client)
-        except (DockerException, requests.RequestException, ValueError) as error:
+            client = _open(address)
+        except (DockerException, requests.RequestException, ValueError, FileNotFoundError) as error:
             log.debug("%s does not answer: %s", address, error)
+            tried.append(address)
             continue
-        if runtime in ("docker", "podman") and engine.kind != runtime:
-            client.close()
-            continue
-        try:
-            yield engine
-        finally:
-            client.close()
-        return
+        with contextlib.closing(client):
+            engine = _describe(client)
+            if runtime in ("auto", engine.kind):
+                yield engine
+                return
+        tried.append(f"{address}, which is {engine.kind}'s")
     raise EnvironmentFault(
-        f"no container engine answers (tried {', '.join(tried)})",
-        hint="start Docker (`systemctl start docker`) or Podman's service (`systemctl start "
-        "podman.socket`), set "
-        "DOCKER_HOST, or run the ranks without containers: --runtime process",
+        f"no {'container engine' if runtime == 'auto' else runtime} answers (tried {'; '.join(tried)})",
+        hint="start Docker (`systemctl start docker`) or Podman's service (`systemctl start podman.socket`), "
+        "set DOCKER_HOST, or run the ranks without containers: --runtime process",
     )
 
 
@@ -175,6 +169,14 @@ def _hint(said: str) -> str:
     if "no space left" in said:
         return "free some disk space where the engine keeps its data"
     return ""
+
+
+def _open(address: str) -> DockerClient:
+    path = address.removeprefix("unix://")
+    if path != address and not Path(path).exists():
+        raise FileNotFoundError(path)
+    # Certificates and TLS settings for tcp:// addresses come from the environment as well.
+    return docker.DockerClient.from_env(timeout=_TIMEOUT, environment={**os.environ, "DOCKER_HOST": address})
 
 
 def _image(engine: Engine, reference: str) -> Image:

@@ -45,12 +45,14 @@ class ProcessNode:
         except process.CommandError as error:
             result = error.result
         seconds = time.monotonic() - started
+        # Killed by a signal: the number that a shell, and a container engine, would give.
+        code = 128 - result.code if result.code < 0 else result.code
         return Outcome(
-            code=result.code,
+            code=code,
             stdout=self._anonymous(result.stdout),
             stderr=self._anonymous(result.stderr),
             seconds=seconds,
-            timed_out=was_time_up(result.code, seconds, command),
+            timed_out=was_time_up(code, seconds, command),
         )
 
     def stop(self) -> None:

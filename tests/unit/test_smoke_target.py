@@ -1,0 +1,55 @@
+"""What is tested, read from an image's labels; and the options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from imagebuilder.errors import InputError
+from imagebuilder.smoke.target import Options, from_labels
+
+LABELS = {
+    "org.opencontainers.image.title": "demo",
+    "org.imagebuilder.lock": "a" * 64,
+    "org.imagebuilder.ssh.port": "2222",
+    "org.imagebuilder.ssh.user": "trainer",
+    "org.imagebuilder.pin.torch": "2.10.0",
+    "org.imagebuilder.pin.nccl": "2.27.5",
+}
+
+
+def test_labels_say_what_an_image_promises() -> None:
+    target = from_labels("demo:1", LABELS, digest="sha256:d")
+    assert (target.recipe, target.lock, target.digest) == ("demo", "a" * 64, "sha256:d")
+    assert (target.ssh_port, target.ssh_user) == (2222, "trainer")
+    assert target.pins == (("nccl", "2.27.5"), ("torch", "2.10.0"))
+    assert (target.pin("nccl"), target.pin("gcc")) == ("2.27.5", "")
+
+
+def test_all_missing_labels_are_named_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        from_labels("python:3.13", {})
+    for label in ("org.imagebuilder.lock", "org.imagebuilder.ssh.port", "ssh.user", "org.imagebuilder.pin."):
+        assert label in str(caught.value)
+    assert str(caught.value).startswith("python:3.13: ")
+
+
+@pytest.mark.parametrize("port", ["ssh", "0", "65536", "-1", "22 "])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    with pytest.raises(InputError, match="no port"):
+        from_labels("demo:1", {**LABELS, "org.imagebuilder.ssh.port": port})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        ({"mode": "gpu"}, "--mode"),
+        ({"runtime": "lxc"}, "--runtime"),
+        ({"nodes": 1}, "--nodes"),
+        ({"patience": 0}, "patience"),
+    ],
+)
+def test_options_out_of_range_are_refused(wrong: dict[str, Any], where: str) -> None:
+    with pytest.raises(InputError, match=where):
+        Options(**wrong)
