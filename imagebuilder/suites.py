@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from importlib import resources
@@ -111,16 +112,20 @@ def default_mirrors(distribution: str, suite: str) -> Mirrors:
     hook = (
         'for f in "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*; do [ ! -f "$f" ] || cat "$f"; done'
     )
-    argv = ["mmdebstrap", "--variant=custom", "--mode=chrootless", "--skip=update,cleanup"]
+    # As a user no mode but this one needs nothing; as root newer ones refuse it, and root's own mounts
+    # nothing while there is nothing to install.
+    mode = "root" if os.geteuid() == 0 else "chrootless"
+    argv = ["mmdebstrap", "--variant=custom", f"--mode={mode}", "--skip=update,cleanup"]
     try:
-        result = process.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60)
+        result = process.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60, check=False)
     except EnvironmentFault as error:
         raise EnvironmentFault(str(error), hint=INSTALL_HINT.format("mmdebstrap")) from error
     # Hooks write where mmdebstrap's own messages go.
     found = _parse_sources(result.stdout + result.stderr)
     if suite not in found:
+        reason = "\n".join(line for line in result.stderr.splitlines() if line.startswith("E: "))
         raise EnvironmentFault(
-            f"mmdebstrap knows no archive of {distribution} {suite}",
+            f"mmdebstrap names no archive of {distribution} {suite}" + (f":\n{reason}" if reason else ""),
             hint="name one in the site file: `apt_mirror:`",
         )
     return Mirrors(main=found[suite], security=found.get(f"{suite}-security", found[suite]))
