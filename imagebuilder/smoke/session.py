@@ -209,8 +209,7 @@ class Session:
                 f"{self.size} ranks were started; who answered took itself for rank "
                 + ", ".join(f"{said.get('rank')} of {said.get('size')}" for said in found),
                 remedy="ranks take themselves for jobs of their own where the launcher and the library are "
-                "of "
-                "different make; is there a second MPI or torch in the image?",
+                "of different make; is there a second MPI or torch in the image?",
             )
         return tuple(sorted(found, key=lambda said: int(said["rank"])))
 

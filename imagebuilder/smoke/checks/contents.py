@@ -37,8 +37,7 @@ def run(session: Session) -> Passed:
         raise CheckFailed.because(*findings)
     return Passed(
         summary=f"sshd listens on port {session.target.ssh_port}, {session.target.ssh_user} can write to "
-        "the venv, "
-        "no host key in the image",
+        "the venv, no host key in the image",
         evidence=versions,
     )
 
@@ -105,8 +104,7 @@ CHECK = Check(
     name="contents",
     title="packages, user, venv and sshd in each container",
     criterion=f"sshd listens on the labelled port within {_START_SECONDS} s; the packages, the user and a "
-    "venv "
-    "that the user can write to are there; no private host key is in the image",
+    "venv that the user can write to are there; no private host key is in the image",
     run=run,
     skip=hostname_reason,
     required=lambda session: session.cluster.kind != "process",

@@ -48,9 +48,8 @@ def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
             Finding(
                 node=node,
                 message=f"shared memory has {said['shm'] // _MIB} MiB, and NCCL and data loaders need 1 GiB",
-                remedy="start containers with `docker run --shm-size=1g`; in Kubernetes mount an "
-                "`emptyDir` with "
-                "`medium: Memory` at /dev/shm",
+                remedy="start containers with `docker run --shm-size=1g`; in Kubernetes mount an `emptyDir` "
+                "with `medium: Memory` at /dev/shm",
             )
         )
     if 0 <= said["nofile"] < _NOFILE:
@@ -119,7 +118,6 @@ CHECK = Check(
     name="limits",
     title="shared memory, locked memory and open files, directly and through ssh and mpirun",
     criterion=f"at least 1 GiB of shared memory and {_NOFILE} open files on every node; unlimited locked "
-    "memory "
-    "where there are RDMA devices; nothing lower through ssh or mpirun",
+    "memory where there are RDMA devices; nothing lower through ssh or mpirun",
     run=run,
 )

@@ -67,7 +67,6 @@ CHECK = Check(
     name="link",
     title="ldd over the venv, import of every package with compiled parts, a convolution",
     criterion="no extension module misses a library or a symbol version; every import works; the gradients "
-    "of a "
-    "convolution are right",
+    "of a convolution are right",
     run=run,
 )

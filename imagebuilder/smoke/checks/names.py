@@ -71,9 +71,8 @@ def _wrong(node: str, name: str, entry: str, subnet: str) -> Finding:
     return Finding(
         node=node,
         message=f"`{name}` means {entry}, " + ("the loopback" if loopback else f"which is not in {subnet}"),
-        remedy="ranks would advertise an address where nobody reaches them: /etc/hosts and nsswitch.conf "
-        "of the "
-        "image must not name the host itself",
+        remedy="ranks would advertise an address where nobody reaches them: /etc/hosts and nsswitch.conf of "
+        "the image must not name the host itself",
     )
 
 

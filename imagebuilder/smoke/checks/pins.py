@@ -86,8 +86,7 @@ def _another(node: str, name: str, pin: str, version: str) -> Finding:
         node=node,
         message=f"{name} is pinned to {pin}, but what loads is {version}",
         remedy=f"another copy of {name} comes first (through pip on top of the image, LD_LIBRARY_PATH or "
-        "apt), or "
-        "the image was not built from this lock: build it again",
+        "apt), or the image was not built from this lock: build it again",
     )
 
 

@@ -40,9 +40,8 @@ def run(session: Session) -> Passed:
             findings.append(
                 Finding(
                     node=node,
-                    message=f"ssh {target} answered `{outcome.stdout.strip()[:200]}`, not only with its "
-                    "own name and "
-                    f"the user {session.target.ssh_user}",
+                    message=f"ssh {target} answered `{outcome.stdout.strip()[:200]}`, not only with its own "
+                    f"name and the user {session.target.ssh_user}",
                     remedy="a shell's start-up file prints something, or ssh_config leads elsewhere",
                 )
             )
@@ -77,8 +76,7 @@ CHECK = Check(
     name="ssh",
     title="ssh between all nodes, in batch mode with strict host checking",
     criterion="every node reaches every other as the labelled user, with nothing but its name; no "
-    "known_hosts "
-    "file changes",
+    "known_hosts file changes",
     run=run,
     skip=hostname_reason,
     required=lambda session: session.cluster.kind != "process",

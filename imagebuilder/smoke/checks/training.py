@@ -88,8 +88,7 @@ CHECK = Check(
     name="training",
     title="DistributedDataParallel on 4500 handwritten digits, and the same in one process",
     criterion="from different weights, all ranks end with equal ones, bit for bit; the loss halves; "
-    "accuracy on "
-    f"500 unseen digits is at least {ACCURACY:.0%}; one process with whole batches ends within "
+    f"accuracy on 500 unseen digits is at least {ACCURACY:.0%}; one process with whole batches ends within "
     f"{DISTANCE:g} of it",
     run=run,
     skip=torch_reason,
