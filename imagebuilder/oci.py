@@ -6,7 +6,6 @@ plan says, so the manifest's digest is a function of the lock.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -19,7 +18,15 @@ from typing import Any, BinaryIO
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.layers import archive
 from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan, WheelLayer
-from imagebuilder.store import ImageLayer, ImageRecord, LayerRecord, Store, explained, remove_tree
+from imagebuilder.store import (
+    ImageLayer,
+    ImageRecord,
+    LayerRecord,
+    Store,
+    explained,
+    link_or_copy,
+    remove_tree,
+)
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -153,7 +160,7 @@ def _export_folder(image: ImageRecord, store: Store, destination: Path) -> None:
         folder = draft / "blobs" / "sha256"
         folder.mkdir(parents=True)
         for digest in blobs(image):
-            _link_or_copy(store.blob(digest), folder / digest.removeprefix("sha256:"))
+            link_or_copy(store.blob(digest), folder / digest.removeprefix("sha256:"))
         (draft / "index.json").write_bytes(_index(image, store))
         (draft / "oci-layout").write_bytes(_json(_LAYOUT))
         draft.chmod(0o755)
@@ -236,13 +243,3 @@ def _beside(destination: Path) -> Iterator[Path]:
             yield path
     finally:
         remove_tree(path)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError as error:
-        # Another file system, one without hard links, too many links, or links that the kernel protects.
-        if error.errno not in {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP}:
-            raise
-        shutil.copyfile(source, target)

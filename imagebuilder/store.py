@@ -167,6 +167,14 @@ class Store:
         path = self.download(sha256)
         return _is_file(path, size) and _touch(path)
 
+    def take_download(self, source: Path, sha256: str) -> None:
+        """Put a checked download of another place into this store, as a hard link where that can be."""
+        place = self.download(sha256)
+        with self.work() as folder, explained(place):
+            link_or_copy(source, folder / sha256)
+            _folder(place.parent)
+            (folder / sha256).rename(place)
+
     @contextlib.contextmanager
     def writer(self) -> Iterator[BlobWriter]:
         """Open a new blob; left without `commit`, nothing remains of it."""
@@ -323,6 +331,22 @@ def explained(path: Path) -> Iterator[None]:
             where=str(path),
             hint=_HINTS.get(error.errno or 0, "check the disk; IMAGEBUILDER_STORE names another folder"),
         ) from error
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second place: a hard link, or a copy where links cannot be.
+
+    Raises:
+        OSError: neither can be written.
+
+    """
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        # Another file system, one without hard links, too many links, or links that the kernel protects.
+        if error.errno not in {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP}:
+            raise
+        shutil.copyfile(source, target)
 
 
 def remove_tree(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Verbs on images: build, smoke-test, push."""
+"""Verbs on images: fetch, build, smoke-test, push."""
 
 from __future__ import annotations
 
@@ -26,8 +26,62 @@ from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
     from imagebuilder.engines.embedded import Built
+    from imagebuilder.lock import Deb, Wheel
     from imagebuilder.smoke.target import Target
     from imagebuilder.store import ImageRecord, Store
+
+
+@app.command()
+def fetch(
+    recipe_files: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipes with locks.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Also put the files into this folder, a store of its own."
+        ),
+    ] = None,
+    site: SiteFile = None,
+    store: StoreFolder = None,
+    progress: ProgressKind = "auto",
+) -> None:
+    """Download all that building and testing will need, so that both work without a network afterwards."""
+    from imagebuilder import supply
+    from imagebuilder.progress import human, shown
+    from imagebuilder.site import detect
+    from imagebuilder.smoke.data import digits
+    from imagebuilder.store import Store
+    from imagebuilder.workflow import read_plan
+
+    check_progress(progress)
+    where = open_store(store)
+    target = Store(output.absolute()) if output is not None else None
+    locks = [(path, read_plan(path)[0]) for path in recipe_files]
+    for path, locked in locks:
+        surroundings = detect(site, distribution=locked.base.partition(":")[0])
+        packages: tuple[Deb | Wheel, ...] = (*locked.debs, *locked.wheels)
+        lacking = supply.absent(packages, where)
+        with shown(progress, sys.stderr) as live:
+            live.begin("fetch", str(path), "downloading", sum(package.size for package in lacking))
+            supply.fetch(
+                lacking,
+                locked,
+                where,
+                surroundings,
+                advance=lambda _sha256, count, live=live: live.advance("fetch", count),  # type: ignore[misc]
+                finished=lambda _sha256: None,
+            )
+            live.end("fetch", str(path), "done", sum(package.size for package in packages))
+        data = [digits(where, surroundings)] if "torch" in locked.pins else []
+        if target is not None:
+            supply.copy(packages, where, target)
+            for file in data:
+                target.take_download(file, file.name)
+        out(
+            f"{path}: {human(sum(p.size for p in lacking))} fetched, "
+            f"{human(sum(p.size for p in packages))} in {len(packages)} packages"
+        )
+    if target is not None:
+        out(f"wrote {target.root}; next: imagebuilder build --store {target.root} RECIPE")
 
 
 @app.command()

@@ -11,21 +11,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder import download, oci
-from imagebuilder.download import Download
+from imagebuilder import oci, supply
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
 from imagebuilder.lock import Deb, Lock, Wheel
 from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.progress import Advance, Progress
-from imagebuilder.resolve import debian, python
 from imagebuilder.site import Site
 from imagebuilder.store import ImageRecord, LayerRecord, Store
 
@@ -183,7 +181,7 @@ class _Queue:
         self._begun: set[str] = set()
         self._absent: list[Deb | Wheel] = []
         for layer in layers:
-            absent = [p for p in _packages(layer) if not shop.store.has_download(p.sha256, p.size)]
+            absent = supply.absent(_packages(layer), shop.store)
             self._absent.extend(absent)
             self._waiting[layer.key] = {package.sha256 for package in absent}
             self._row_of.update(dict.fromkeys(self._waiting[layer.key], layer.key))
@@ -191,16 +189,11 @@ class _Queue:
             self._hand_out(layer.key)
 
     def fetch(self) -> None:
-        """Download what is absent: the OS layer's packages first, for installing them takes longest."""
-        lock, site = self._shop.lock, self._shop.site
-        debs = [package for package in self._absent if isinstance(package, Deb)]
-        wheels = [package for package in self._absent if isinstance(package, Wheel)]
-        if debs:
-            distribution, _, suite = lock.base.partition(":")
-            self._download(debs, debian.locate_debs(debs, distribution, suite, site))
-        if wheels:
-            wheels.sort(key=lambda wheel: -wheel.size)
-            self._download(wheels, python.locate_wheels(wheels, lock.python, debian.glibc(lock.debs), site))
+        """Download what is absent."""
+        shop = self._shop
+        supply.fetch(
+            self._absent, shop.lock, shop.store, shop.site, advance=self._received, finished=self._finished
+        )
 
     def wait_for(self, layer: Layer, fetching: Future[None]) -> bool:
         """Wait until a layer's packages are there; False when fetching ended without them (it failed)."""
@@ -217,20 +210,6 @@ class _Queue:
             self._shop.progress.advance(key, count)
 
         return advance
-
-    def _download(
-        self, packages: Sequence[Deb] | Sequence[Wheel], urls: Mapping[str, tuple[str, ...]]
-    ) -> None:
-        downloads = [
-            Download(
-                name=package.path.rpartition("/")[2] if isinstance(package, Deb) else package.file,
-                urls=urls[package.sha256],
-                size=package.size,
-                sha256=package.sha256,
-            )
-            for package in packages
-        ]
-        download.fetch(downloads, self._shop.store, self._shop.site, self._received, self._finished)
 
     def _received(self, sha256: str, count: int) -> None:
         if self.cancelled.is_set():

@@ -24,7 +24,7 @@ ORDER = (
     *("errors", "process", "textfile", "yamlfile", "progress", "share"),
     *("hostconfig", "http", "site", "suites"),
     *("recipe", "catalog", "lock", "plan", "render", "keys", "rootfs"),
-    *("store", "cache", "download", "resolve", "layers", "oci"),
+    *("store", "cache", "download", "resolve", "supply", "layers", "oci", "diff"),
     *("smoke.target", "smoke.engine", "engines", "registry", "smoke", "launch"),
     *("workflow", "init", "doctor", "cli"),
 )

@@ -1,0 +1,82 @@
+"""Locked bytes and the store: which packages it lacks, and where they are to be had today."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from imagebuilder import download
+from imagebuilder.download import Download
+from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.resolve import debian, python
+from imagebuilder.site import Site
+from imagebuilder.store import Store
+
+
+def absent(packages: Iterable[Deb | Wheel], store: Store) -> tuple[Deb | Wheel, ...]:
+    """Pick the packages whose bytes are not in the store."""
+    return tuple(p for p in packages if not store.has_download(p.sha256, p.size))
+
+
+def fetch(
+    packages: Sequence[Deb | Wheel],
+    lock: Lock,
+    store: Store,
+    site: Site,
+    *,
+    advance: Callable[[str, int], None],
+    finished: Callable[[str], None],
+) -> None:
+    """Download packages of a lock: Debian's first, for installing them takes longest, then large wheels.
+
+    Nothing is asked of the network when there is nothing to fetch.
+
+    Args:
+        packages: what to fetch, all of them from the lock.
+        lock: says for which base and Python.
+        store: where to.
+        site: where archives and indexes are.
+        advance: see `download.fetch`.
+        finished: see `download.fetch`.
+
+    Raises:
+        FetchError: files that could not be had, or are not the locked ones; names each.
+        StoreError: the disk is full or not writable.
+
+    """
+    debs = [package for package in packages if isinstance(package, Deb)]
+    wheels = [package for package in packages if isinstance(package, Wheel)]
+    if debs:
+        distribution, _, suite = lock.base.partition(":")
+        urls = debian.locate_debs(debs, distribution, suite, site)
+        download.fetch(_downloads(debs, urls), store, site, advance, finished)
+    if wheels:
+        wheels.sort(key=lambda wheel: -wheel.size)
+        urls = python.locate_wheels(wheels, lock.python, debian.glibc(lock.debs), site)
+        download.fetch(_downloads(wheels, urls), store, site, advance, finished)
+
+
+def copy(packages: Iterable[Deb | Wheel], store: Store, target: Store) -> int:
+    """Put what is in one store into another as well, as hard links where that can be; returns bytes.
+
+    Raises:
+        StoreError: the other store is full or not writable.
+
+    """
+    total = 0
+    for package in packages:
+        if not target.has_download(package.sha256, package.size):
+            target.take_download(store.download(package.sha256), package.sha256)
+        total += package.size
+    return total
+
+
+def file_name(package: Deb | Wheel) -> str:
+    """Name a package's file as its archive or index does."""
+    return Path(package.path).name if isinstance(package, Deb) else package.file
+
+
+def _downloads(
+    packages: Sequence[Deb] | Sequence[Wheel], urls: Mapping[str, tuple[str, ...]]
+) -> list[Download]:
+    return [Download(name=file_name(p), urls=urls[p.sha256], size=p.size, sha256=p.sha256) for p in packages]
