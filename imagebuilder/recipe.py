@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -174,6 +174,33 @@ class Recipe(_Strict):
         """Hash what the recipe means: comments, order of keys and quoting do not count. Hex sha256."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def with_pins(path: Path, moved: Mapping[str, tuple[str, str]]) -> str:
+    """Give a recipe's text with other values of pins; everything else stays as a person wrote it.
+
+    Args:
+        path: the recipe, which was read without problems.
+        moved: pin, its value now, and the new one.
+
+    Raises:
+        InputError: a pin is not written on one line with its value in quotes.
+
+    """
+    document = yamlfile.read(path)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, (old, new) in moved.items():
+        number = document.line(("pins", name)) - 1
+        # The quotes tell the value from a comment that speaks of it.
+        pattern = rf"""(\b{re.escape(name)}["']?\s*:\s*["']){re.escape(old)}(["'])"""
+        lines[number], count = re.subn(pattern, rf"\g<1>{new}\g<2>", lines[number], count=1)
+        if not count:
+            raise InputError(
+                f"`{name}` cannot be edited here",
+                where=document.where(("pins", name)),
+                hint=f'write it on one line, as in {name}: "{old}"',
+            )
+    return "".join(lines)
 
 
 # Keys that people bring from other tools.

@@ -6,10 +6,11 @@ import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from imagebuilder import catalog
+from imagebuilder import catalog, diff, textfile
 from imagebuilder import lock as locks
 from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
+from imagebuilder.diff import Side
 from imagebuilder.errors import InputError, LockError, StoreError
 from imagebuilder.lock import Lock
 from imagebuilder.plan import Plan
@@ -52,6 +53,72 @@ def update_lock(path: Path, site: Path | None, upgrade: Collection[str] | None) 
     if made != previous:
         locks.write(made, lock_path)
     return previous, made
+
+
+def update_pins(
+    path: Path, site: Path | None, store: Store, *, write: bool
+) -> tuple[Side, Side, dict[str, tuple[str, str]]]:
+    """Move a recipe's pins to the newest that fit together, and lock again.
+
+    Args:
+        path: the recipe; it and its lock are rewritten, comments and order stay.
+        site: a site file, or None.
+        store: tells of layers that were made already.
+        write: False only looks.
+
+    Returns:
+        The image before and after, and of each pin that moves its old and its new value.
+
+    Raises:
+        ConflictError: nothing fits together.
+        InputError: the recipe is wrong, or writes a pin in a way that cannot be edited.
+
+    """
+    from imagebuilder.resolve import debian
+    from imagebuilder.resolve.locking import make_lock
+    from imagebuilder.resolve.newest import newest_pins
+    from imagebuilder.site import detect
+
+    recipe, _ = read_recipe(path)
+    lock, plan = read_plan(path)
+    surroundings = detect(site, distribution=recipe.distribution)
+    pins = newest_pins(recipe, debian.glibc(lock.debs), surroundings)
+    moved = {name: (recipe.pins[name], new) for name, new in pins.items() if recipe.pins[name] != new}
+    text = recipes.with_pins(path, moved)
+    updated = recipe.model_copy(update={"pins": pins})
+    made = make_lock(updated, surroundings, lock, ())
+    planned = plans.plan(updated, made, image_files(updated, plans.environment(updated)))
+    if write:
+        if moved:
+            textfile.write(path, text)
+        if made != lock:
+            locks.write(made, locks.path_for(path))
+    before = diff.of_plan(str(path), lock, plan, store)
+    return before, diff.of_plan(f"{path} (updated)", made, planned, store), moved
+
+
+def side(text: str, store: Store) -> Side:
+    """Find what a person means by a recipe, a lock or an image of the store, for a comparison.
+
+    Raises:
+        InputError: it is none of these.
+        LockError: a recipe without a lock, or out of step with it.
+
+    """
+    path = Path(text)
+    if path.suffix in {".yaml", ".yml"}:
+        lock, plan = read_plan(path)
+        return diff.of_plan(text, lock, plan, store)
+    if path.suffix == ".lock":
+        return diff.of_lock(text, locks.read(path))
+    image = store.image(text) if recipes.is_name(text) else None
+    if image is None:
+        raise InputError(
+            f"`{text}` is not an image in the store",
+            where="imagebuilder diff",
+            hint="give a recipe (.yaml), a lock (.lock), or a name that `imagebuilder cache ls` lists",
+        )
+    return diff.of_image(text, image, labels(image, store))
 
 
 def lock_changes(previous: Lock | None, made: Lock) -> list[str]:

@@ -90,3 +90,27 @@ def test_the_schema_knows_every_key_and_refuses_others() -> None:
     assert schema["additionalProperties"] is False
     assert all("description" in described for described in schema["properties"].values())
     json.dumps(schema)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'pins:\n  nccl: "2.27.5"  # nccl: "2.27.5" is what torch wants\n  cuda: "12.8"\n',
+        "pins: {cuda: '12.8', 'nccl': '2.27.5', gcc: \"14\"}\n",
+    ],
+)
+def test_other_pins_are_written_where_the_old_ones_stand(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(f'name: a\nbase: debian:trixie\npython: "3.13"\n{text}')
+    changed = recipe.with_pins(path, {"nccl": ("2.27.5", "2.28.9")})
+    before, after = path.read_text(), changed
+    assert after.replace("2.28.9", "2.27.5", 1) == before
+    path.write_text(after)
+    assert recipe.load(path, catalog.names()).pins["nccl"] == "2.28.9"
+
+
+def test_a_pin_on_two_lines_is_left_to_its_author(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text('name: a\nbase: debian:trixie\npython: "3.13"\npins:\n  nccl:\n    "2.27.5"\n')
+    with pytest.raises(InputError, match="nccl"):
+        recipe.with_pins(path, {"nccl": ("2.27.5", "2.28.9")})

@@ -1,0 +1,102 @@
+"""Verbs on what changes: diff, update."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imagebuilder.cli.base import Json, RecipeFile, SiteFile, StoreFolder, app, open_store, out, out_json
+
+if TYPE_CHECKING:
+    from imagebuilder.diff import Change, Difference
+
+_DIFFERENT = 1
+
+
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="A recipe, a lock, or an image of the store.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="What to compare it with.")],
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with 1 where the two differ, as `git diff` does.")
+    ] = False,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two images, built or not: pins, packages, layers, and the bytes that a push would send."""
+    from imagebuilder import diff as diffs
+    from imagebuilder.workflow import side
+
+    where = open_store(store)
+    found = diffs.compare(side(before, where), side(after, where))
+    if as_json:
+        out_json({**dataclasses.asdict(found), "same": found.same})
+    else:
+        show(found, before, after)
+    if exit_code and not found.same:
+        raise typer.Exit(_DIFFERENT)
+
+
+@app.command()
+def update(
+    recipe_file: RecipeFile,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only show what would change; write nothing.")
+    ] = False,
+    site: SiteFile = None,
+    store: StoreFolder = None,
+) -> None:
+    """Move every pin to the newest version with which the others still fit, and lock again."""
+    from imagebuilder import diff as diffs
+    from imagebuilder.workflow import update_pins
+
+    before, after, pins = update_pins(recipe_file, site, open_store(store), write=not dry_run)
+    for name, (old, new) in pins.items():
+        out(f"{recipe_file}: {name}: {old} -> {new}")
+    show(diffs.compare(before, after), before.name, after.name)
+    if dry_run:
+        out("nothing was written")
+    elif before != after or pins:
+        out(f"next: imagebuilder build {recipe_file}")
+
+
+def show(found: Difference, before: str, after: str) -> None:
+    """Print a difference for people."""
+    from imagebuilder.progress import human
+
+    if found.same:
+        out("nothing differs")
+        return
+    _show_changes("pins", found.pins)
+    _show_changes("packages", found.packages or ())
+    if found.gone is None or found.new is None:
+        out("layers: not compared, for a lock alone does not say them; give its recipe")
+        return
+    if found.gone or found.new:
+        out("layers")
+        for sign, parts in (("-", found.gone), ("+", found.new)):
+            for part in parts:
+                size = human(part.size) if part.measured or part.size else "?"
+                out(f"  {sign} {part.title}  {size}")
+    counted = "" if found.measured else " (not built yet: counted from the packages)"
+    out(
+        f"pushing {after} where {before} is sends {human(found.push_bytes)}{counted}; "
+        f"{human(found.shared_bytes)} are shared"
+    )
+
+
+def _show_changes(title: str, changes: tuple[Change, ...]) -> None:
+    if not changes:
+        return
+    out(title)
+    for change in changes:
+        before, after = _words(change)
+        out(f"  {change.name}  {before or '(none)'} -> {after or '(gone)'}")
+
+
+def _words(change: Change) -> tuple[str, str]:
+    """Leave hashes out where the versions alone tell the two apart."""
+    short = change.before.partition(" ")[0], change.after.partition(" ")[0]
+    return short if short[0] != short[1] else (change.before, change.after)

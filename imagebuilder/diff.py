@@ -1,0 +1,155 @@
+"""What is different between two images, built or only planned: pins, packages, layers, bytes to push."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from imagebuilder.lock import Lock
+from imagebuilder.plan import Plan
+from imagebuilder.store import ImageRecord, Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One layer: what it is known by, what people call it, and its bytes in a registry.
+
+    `measured` is false where the layer was never made here: then `size` is that of its packages, which is
+    close for wheels, and below the truth for what is installed.
+    """
+
+    identity: str
+    title: str
+    size: int
+    measured: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two.
+
+    Attributes:
+        name: what a person called it.
+        pins: component and full version.
+        packages: kind and name (`wheel torch`) and version; None where only layers are known.
+        layers: the lowest first; None where only packages are known.
+
+    """
+
+    name: str
+    pins: Mapping[str, str]
+    packages: Mapping[str, str] | None
+    layers: tuple[Part, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One thing that is not the same: its value on both sides, empty where it is not there."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """All that is not the same.
+
+    Attributes:
+        pins: by component.
+        packages: by kind and name; None where one side's are not known.
+        gone, new: layers of one side only; None where one side's are not known.
+        push_bytes: what a push of the second would send to a registry that has the first.
+        shared_bytes: what it would not send.
+        measured: false where `push_bytes` counts packages, for layers that were never made here.
+
+    """
+
+    pins: tuple[Change, ...]
+    packages: tuple[Change, ...] | None
+    gone: tuple[Part, ...] | None
+    new: tuple[Part, ...] | None
+    push_bytes: int
+    shared_bytes: int
+    measured: bool
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing that is known of both sides differs."""
+        return not (self.pins or self.packages or self.gone or self.new)
+
+
+def compare(before: Side, after: Side) -> Difference:
+    """Compare two sides, as far as both are known."""
+    packages = None
+    if before.packages is not None and after.packages is not None:
+        packages = _changes(before.packages, after.packages)
+    gone = new = None
+    shared = 0
+    if before.layers is not None and after.layers is not None:
+        there = {part.identity for part in before.layers}
+        wanted = {part.identity for part in after.layers}
+        gone = tuple(part for part in before.layers if part.identity not in wanted)
+        new = tuple(part for part in after.layers if part.identity not in there)
+        shared = sum(part.size for part in after.layers if part.identity in there)
+    return Difference(
+        pins=_changes(before.pins, after.pins),
+        packages=packages,
+        gone=gone,
+        new=new,
+        push_bytes=sum(part.size for part in new or ()),
+        shared_bytes=shared,
+        measured=all(part.measured for part in new or ()),
+    )
+
+
+def of_lock(name: str, lock: Lock) -> Side:
+    """Describe a lock without its recipe: packages, but no layers."""
+    return Side(name=name, pins=lock.pins, packages=_packages(lock), layers=None)
+
+
+def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
+    """Describe a planned image; the store tells of layers that were made already."""
+    parts = []
+    for layer in plan.layers:
+        record = store.layer(layer.key)
+        packages = (*getattr(layer, "debs", ()), *getattr(layer, "wheels", ()))
+        parts.append(
+            Part(
+                identity=record.digest if record else f"key:{layer.key}",
+                title=layer.title,
+                size=record.size if record else sum(package.size for package in packages),
+                measured=record is not None,
+            )
+        )
+    return Side(name=name, pins=lock.pins, packages=_packages(lock), layers=tuple(parts))
+
+
+def of_image(name: str, image: ImageRecord, labels: Mapping[str, str]) -> Side:
+    """Describe an image of the store, by its record and its labels."""
+    prefix = "org.imagebuilder.pin."
+    return Side(
+        name=name,
+        pins={key.removeprefix(prefix): value for key, value in labels.items() if key.startswith(prefix)},
+        packages=None,
+        layers=tuple(
+            Part(identity=layer.record.digest, title=layer.title, size=layer.record.size, measured=True)
+            for layer in image.layers
+        ),
+    )
+
+
+def _packages(lock: Lock) -> dict[str, str]:
+    """Name every package; the hash tells apart files of one version, as with a build of one's own."""
+    return {
+        **{f"deb {deb.name}": f"{deb.version} {deb.sha256[:12]}" for deb in lock.debs},
+        **{f"wheel {wheel.name}": f"{wheel.version} {wheel.sha256[:12]}" for wheel in lock.wheels},
+    }
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+    return tuple(
+        Change(name=name, before=before.get(name, ""), after=after.get(name, ""))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )

@@ -1,0 +1,97 @@
+"""The newest versions of pins with which the others still fit."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from packaging.utils import canonicalize_name
+
+from imagebuilder import catalog
+from imagebuilder.errors import ConflictError
+from imagebuilder.recipe import Recipe
+from imagebuilder.resolve import conflicts, debian, debpins
+from imagebuilder.resolve.request import Request, request
+from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, solve
+from imagebuilder.site import Site
+
+log = logging.getLogger(__name__)
+
+# Releases of a framework to step back over until one loads what is pinned: those for a newer CUDA come first.
+_STEPS = 30
+
+
+def newest_pins(recipe: Recipe, glibc: str, site: Site) -> dict[str, str]:
+    """Find the newest value of each pin, written as precisely as the recipe writes it now.
+
+    Pins move within their major version: the major of CUDA or gcc decides what packages are called, and is a
+    person's choice. Pins under `override:` stay, for somebody forced them.
+
+    Args:
+        recipe: what to look for newer versions of.
+        glibc: version of the base's C library, as in "2.41".
+        site: where indexes and archives are.
+
+    Returns:
+        Every pin of the recipe with its value, moved or not.
+
+    Raises:
+        ConflictError: not even loosened pins hold together.
+        FetchError: an index or an archive could not be asked.
+
+    """
+    loose = {
+        name: value if name in recipe.override else value.split(".")[0] for name, value in recipe.pins.items()
+    }
+    wanted = request(recipe.model_copy(update={"pins": loose}))
+    target = Target(python=wanted.python, glibc=glibc, architecture=wanted.architecture, site=site)
+    solution = _newest_loaded(wanted, target)
+    found = {pin.pin: solution.versions[canonicalize_name(pin.package)] for pin in wanted.wheel_pins}
+    versions = {deb.name: deb.version for deb in debian.resolve_debs(wanted, site)}
+    found |= {pin.pin: debpins.upstream_version(versions[pin.package]) for pin in wanted.deb_pins}
+    return {
+        name: value if name in recipe.override or name not in found else _as_precise(found[name], value)
+        for name, value in recipe.pins.items()
+    }
+
+
+def _newest_loaded(wanted: Request, target: Target) -> Solution:
+    """Solve for the newest, stepping back from releases that would leave a pin unloaded."""
+    pins = {pin.pin: pin for pin in wanted.wheel_pins}
+    overrides = tuple(pins[name].requirement for name in wanted.overrides if name in pins)
+    # uv decides on what it is told first: the newest torch with the CUDA that it loads is wanted, not the
+    # newest CUDA with a torch that happens not to mind.
+    components = catalog.load()
+    ordered = sorted(pins.values(), key=lambda pin: not components[pin.pin].loads)
+    question = Question(
+        requirements=(*(pin.requirement for pin in ordered), *wanted.requirements),
+        overrides=overrides,
+    )
+    limits: list[str] = []
+    for _ in range(_STEPS):
+        try:
+            solution = solve(replace(question, requirements=(*question.requirements, *limits)), target)
+        except UnsolvableError as error:
+            raise conflicts.explain(wanted, target, str(error)) from None
+        idle = conflicts.idle_pins(wanted, solution)
+        if not idle:
+            return solution
+        for loader, _ in idle:
+            version = solution.versions[canonicalize_name(loader.package)]
+            log.info("%s %s does not load what is pinned beside it", loader.package, version)
+            # A local version (2.13.0+cpu) has no place in an ordered comparison (PEP 440).
+            limits.append(f"{loader.package}{'!=' if '+' in version else '<'}{version}")
+    raise ConflictError(
+        f"none of the {_STEPS} newest releases loads what is pinned beside it",
+        where=f"{wanted.recipe}: pins",
+        hint="pin a version by hand",
+    )
+
+
+def _as_precise(version: str, value: str) -> str:
+    """Cut a version to as many numbers as a pin has.
+
+    >>> _as_precise("12.8.90", "12.8"), _as_precise("2.13.0+cpu", "2.10.0"), _as_precise("14.2.0", "14")
+    ('12.8', '2.13.0', '14')
+    """
+    return ".".join(version.partition("+")[0].split(".")[: len(value.split("."))])
