@@ -101,7 +101,7 @@ class Lock(_Strict):
 
 def path_for(recipe: Path) -> Path:
     """Name the lock that stands beside a recipe: `x.yaml` has `x.lock`."""
-    return recipe.with_suffix(".lock")
+    return recipe.parent / f"{recipe.stem}.lock"
 
 
 def dumps(lock: Lock) -> str:
@@ -143,7 +143,7 @@ def loads(text: str, where: str) -> Lock:
         problems = [
             Problem(
                 message=item["msg"],
-                where=f"{where}: {'.'.join(str(step) for step in item['loc'])}",
+                where=": ".join(filter(None, (where, ".".join(str(step) for step in item["loc"])))),
                 hint=_again(where),
             )
             for item in error.errors()
@@ -191,7 +191,7 @@ def require_in_step(lock: Lock, inputs: str, recipe: Path) -> None:
 
 
 def _again(where: str) -> str:
-    return f"run: imagebuilder lock {Path(where).with_suffix('.yaml')}"
+    return f"run: imagebuilder lock {where.removesuffix('.lock')}.yaml"
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -79,3 +79,15 @@ def test_a_lock_from_the_future_asks_for_an_upgrade() -> None:
 def test_what_is_no_lock_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         locks.loads(text, "sample.lock")
+
+
+def test_a_folder_has_no_lock_but_a_name_for_one() -> None:
+    assert locks.path_for(Path()) == Path(".lock")
+    assert locks.path_for(Path("recipes/a.b.yaml")) == Path("recipes/a.b.lock")
+
+
+def test_what_is_no_mapping_is_said_without_a_key() -> None:
+    with pytest.raises(InputError) as caught:
+        locks.loads("[]", "x.lock")
+    assert caught.value.problems[0].where == "x.lock"
+    assert caught.value.problems[0].hint == "run: imagebuilder lock x.yaml"
