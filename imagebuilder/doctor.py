@@ -185,11 +185,18 @@ def _uv() -> Finding:
 
 
 def _keyrings() -> Iterator[Finding]:
+    """One distribution's keys are needed; those of others only for recipes with such a base."""
     verbs = ("lock", "build")
-    for distribution, facts in suites.known().items():
+    known = suites.known()
+    some = any(Path(facts.keyring).is_file() for facts in known.values())
+    for distribution, facts in known.items():
         name, path = f"{distribution} keys", Path(facts.keyring)
         if path.is_file():
             yield _ok(name, str(path), verbs)
+        elif some:
+            remedy = f"apt-get install {facts.keyring_package}"
+            detail = f"{path} is not there: only a base of {distribution} needs it"
+            yield _amiss(name, "warning", detail, verbs, remedy)
         else:
             yield _package(name, facts.keyring_package, f"{path} is not there", verbs)
 

@@ -120,7 +120,10 @@ class Recipe(_Strict):
     base: Annotated[
         str,
         AfterValidator(_base),
-        Field(description="Distribution and suite, bootstrapped from its archive: `debian:trixie`."),
+        Field(
+            description="Distribution and suite, bootstrapped from its archive: `debian:` bookworm, trixie "
+            "or sid; `ubuntu:` jammy or noble."
+        ),
     ]
     python: Annotated[
         str,

@@ -126,6 +126,23 @@ def test_missing_archive_keys_are_a_package_too(host: Host, monkeypatch: pytest.
     assert found("debian keys").packages == ("debian-archive-keyring",)
 
 
+def test_keys_of_another_distribution_are_only_looked_at(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys.gpg").touch()
+    known = {
+        "debian": SimpleNamespace(
+            keyring=str(tmp_path / "keys.gpg"), keyring_package="debian-archive-keyring"
+        ),
+        "ubuntu": SimpleNamespace(keyring="/nowhere/keys.gpg", keyring_package="ubuntu-keyring"),
+    }
+    monkeypatch.setattr(suites, "known", lambda: known)
+    assert host.uid == 0
+    assert found("debian keys").status == "ok"
+    assert found("ubuntu keys").status == "warning"
+    assert found("ubuntu keys").remedy == "apt-get install ubuntu-keyring"
+
+
 def test_root_without_the_right_to_mount_is_told_about_the_capability(host: Host) -> None:
     host.failing["unshare"] = "unshare: unshare failed: Operation not permitted"
     finding = found("namespaces")

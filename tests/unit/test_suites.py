@@ -95,6 +95,13 @@ def test_a_release_has_updates_and_security_and_unstable_has_neither() -> None:
     assert "secure.example" not in unstable
 
 
+def test_ubuntu_is_only_other_data() -> None:
+    text = suites.sources("ubuntu", "noble", MIRRORS)
+    assert "Suites: noble noble-updates\nComponents: main universe\n" in text
+    assert "Suites: noble-security\n" in text
+    assert text.count("Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg") == 2
+
+
 @pytest.mark.parametrize(
     ("base", "hint"), [(("debain", "trixie"), "`debian`"), (("debian", "bookwurm"), "`bookworm`")]
 )
