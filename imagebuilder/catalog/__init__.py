@@ -36,6 +36,10 @@ class Provider(_Strict):
     apt: Annotated[
         tuple[str, ...], Field(description="Debian packages; the first one's version is the pin.")
     ] = ()
+    real: Annotated[
+        str,
+        Field(description="Debian package whose version the lock names, where the first only leads to it."),
+    ] = ""
 
 
 class Probe(_Strict):

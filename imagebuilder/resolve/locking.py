@@ -127,5 +127,6 @@ def _pin_versions(recipe: Recipe, debs: tuple[Deb, ...], wheels: tuple[Wheel, ..
                 canonicalize_name(catalog.fill(provider.wheel, part.pin))
             ]
         else:
-            versions[part.component.name] = deb_versions[catalog.fill(provider.apt[0], part.pin)]
+            package = catalog.fill(provider.real or provider.apt[0], part.pin)
+            versions[part.component.name] = deb_versions[package]
     return versions
