@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,10 @@ from imagebuilder.cli.base import (
     out,
     out_json,
 )
+from imagebuilder.errors import GateError
+
+if TYPE_CHECKING:
+    from imagebuilder.store import ImageRecord, Store
 
 
 @cache_app.command("ls")
@@ -32,12 +36,25 @@ def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
         out_json({**dataclasses.asdict(usage), "folder": str(where.root)})
         return
     for image in usage.images:
-        proven = "proven" if where.report(image.manifest).exists() else "not proven"
-        out(f"{image.name:<20} {image.manifest[:19]}  {human(image.size):>8}  {image.tag}  ({proven})")
+        out(
+            f"{image.name:<20} {image.manifest[:19]}  {human(image.size):>8}  {image.tag}  "
+            f"({_proof(image, where)})"
+        )
     out(
         f"{human(usage.blob_bytes)} in {usage.blobs} blobs, {human(usage.download_bytes)} in "
         f"{usage.downloads} downloads, in {where.root}"
     )
+
+
+def _proof(image: ImageRecord, store: Store) -> str:
+    """Say in a word or two whether a push would take the image for proven."""
+    from imagebuilder.registry.proof import require_proof
+
+    try:
+        require_proof(image, store)
+    except GateError:
+        return "failed its test" if store.report(image.manifest).exists() else "not proven"
+    return "proven"
 
 
 @cache_app.command("verify")
