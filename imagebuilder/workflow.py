@@ -12,6 +12,7 @@ from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
 from imagebuilder.diff import Side
 from imagebuilder.errors import InputError, LockError, StoreError
+from imagebuilder.located import located
 from imagebuilder.lock import Lock
 from imagebuilder.plan import Plan
 from imagebuilder.recipe import Recipe
@@ -23,7 +24,8 @@ from imagebuilder.store import ImageRecord, Store
 def read_recipe(path: Path) -> tuple[Recipe, str]:
     """Read a recipe, and the checksum that its lock must carry."""
     recipe = recipes.load(path, catalog.names())
-    return recipe, request(recipe).checksum(recipe)
+    with located(path, recipe.name):
+        return recipe, request(recipe).checksum(recipe)
 
 
 def read_plan(path: Path) -> tuple[Lock, Plan]:
@@ -49,7 +51,8 @@ def update_lock(path: Path, site: Path | None, upgrade: Collection[str] | None) 
     recipe, _ = read_recipe(path)
     lock_path = locks.path_for(path)
     previous = locks.read(lock_path) if lock_path.exists() else None
-    made = make_lock(recipe, detect(site, distribution=recipe.distribution), previous, upgrade)
+    with located(path, recipe.name):
+        made = make_lock(recipe, detect(site, distribution=recipe.distribution), previous, upgrade)
     if made != previous:
         locks.write(made, lock_path)
     return previous, made
@@ -82,7 +85,8 @@ def update_pins(
     recipe, _ = read_recipe(path)
     lock, plan = read_plan(path)
     surroundings = detect(site, distribution=recipe.distribution)
-    pins = newest_pins(recipe, debian.glibc(lock.debs), surroundings)
+    with located(path, recipe.name):
+        pins = newest_pins(recipe, debian.glibc(lock.debs), surroundings)
     moved = {name: (recipe.pins[name], new) for name, new in pins.items() if recipe.pins[name] != new}
     text = recipes.with_pins(path, moved)
     updated = recipe.model_copy(update={"pins": pins})

@@ -176,7 +176,8 @@ def _alone(party: Party, target: Target) -> str | UnsolvableError:
 def _impossible(party: Party, reason: str, target: Target) -> Problem:
     """Explain a party that fails by itself: unknown, no wheels for this Python, or no such version."""
     asked = str(Requirement(party.requirement).specifier).removesuffix(".*")
-    value = party.pin.value if party.pin else asked
+    value = party.pin.value if party.pin else asked.removeprefix("==")
+    what = f"{party.package} {value}".strip()
     if f"{party.package} {_NOT_FOUND}" in reason:
         return Problem(
             message=f"the package index knows no `{party.package}`",
@@ -202,20 +203,19 @@ def _impossible(party: Party, reason: str, target: Target) -> Problem:
     )
     if pythons:
         return Problem(
-            message=f"{party.package} {value.removeprefix('==')} has no wheel for Python {target.python} "
+            message=f"{what} has no wheel for Python {target.python} "
             f"and glibc {target.glibc} on {target.architecture}",
             where=party.where,
             hint=f"it has some for Python {', '.join(pythons)}{values}",
         )
     if "no usable wheels" in reason or "has no wheels" in reason:
         return Problem(
-            message=f"{party.package} {value.removeprefix('==')} has no wheel that runs on "
-            f"glibc {target.glibc}, {target.architecture}",
+            message=f"{what} has no wheel that runs on glibc {target.glibc}, {target.architecture}",
             where=party.where,
             hint=f"it may be there as source only, which this does not build{values}",
         )
     return Problem(
-        message=f"{party.package} {value.removeprefix('==')} does not exist",
+        message=f"{what} does not exist",
         where=party.where,
         hint=f"the nearest is {near}" if near else f"no version has a wheel for Python {target.python}",
     )

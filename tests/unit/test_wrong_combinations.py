@@ -1,0 +1,101 @@
+"""Versions that cannot go together, kept as recipes: what a person is told of each, whole and fixed.
+
+The wheels' index is a folder of tiny wheels with real metadata, which uv solves; the archive is a table.
+`pytest --update-golden` writes the texts anew, to be read before they are committed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from imagebuilder import catalog, recipe, suites
+from imagebuilder.errors import ConflictError, ImagebuilderError, InputError
+from imagebuilder.located import located
+from imagebuilder.lock import Deb
+from imagebuilder.resolve import debian, debpins
+from imagebuilder.resolve.locking import make_lock
+from imagebuilder.resolve.request import Request
+from imagebuilder.site import Site
+from tests.support.wheelfolder import put, torch_world
+from tests.unit import samples
+
+CASES = Path(__file__).parents[1] / "cases" / "conflicts"
+WRONG = sorted(CASES.glob("*.yaml"))
+# What a suite like trixie has, as far as the cases ask for it.
+ARCHIVE = {
+    "python3": ("3.13.5-1",),
+    "python3.13": ("3.13.5-2",),
+    "gcc-13": ("13.3.0-13",),
+    "gcc-14": ("14.2.0-19",),
+    "openmpi-bin": ("5.0.7-1",),
+    "openssh-server": ("1:10.0p1-7",),
+    "rdma-core": ("56.1-1",),
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    folder = torch_world(tmp_path_factory.mktemp("wheels"))
+    put(folder, "needs-old-numpy", "1.0", ["numpy<2"])
+    put(folder, "newglibc", "1.0", tag="cp313-cp313-manylinux_2_99_x86_64")
+    put(folder, "armonly", "1.0", tag="cp313-cp313-manylinux_2_28_aarch64")
+    return Site(no_index=True, wheel_folders=(str(folder),))
+
+
+@pytest.fixture(autouse=True)
+def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Answer for apt from the table, with what the program itself says of a table that does not fit."""
+
+    def resolve(request: Request, _site: Site) -> tuple[Deb, ...]:
+        suites.facts(request.distribution, request.suite)
+        compilers = [name for name in request.packages if re.fullmatch(r"(g\+\+|gfortran)-1[34]", name)]
+        known = {**dict.fromkeys((*_plain_packages(), *compilers), ("1.0-1",)), **ARCHIVE}
+        problems = debpins.unknown_packages(request, known) + debpins.unmet_pins(request, known, known)
+        if problems:
+            raise ConflictError.of(problems)
+        names = {*(package.partition("=")[0] for package in request.packages), "python3.13"}
+        return (
+            samples.deb("libc6", "2.41-12"),
+            *(samples.deb(name, known[name][0]) for name in sorted(names)),
+        )
+
+    monkeypatch.setattr(debian, "resolve_debs", resolve)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "uv"))
+
+
+def _plain_packages() -> set[str]:
+    """Name the packages of the catalog that carry no version in their names: any suite has them."""
+    providers = [provider for part in catalog.load().values() for provider in part.providers]
+    return {name for provider in providers for name in provider.apt if "{" not in name}
+
+
+def refusal(case: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> ImagebuilderError:
+    monkeypatch.chdir(case.parent)
+    path = Path(case.name)
+    loaded = recipe.load(path, catalog.names())
+    with pytest.raises((ConflictError, InputError)) as caught, located(path, loaded.name):
+        make_lock(loaded, site, None, None)
+    return caught.value
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda path: path.stem)
+def test_a_wrong_combination_is_refused_with_this_text(
+    case: Path, site: Site, monkeypatch: pytest.MonkeyPatch, *, update_golden: bool
+) -> None:
+    error = refusal(case, site, monkeypatch)
+    text = "".join(f"{problem}\n" for problem in error.problems)
+    expected = case.with_suffix(".txt")
+    if update_golden:
+        expected.write_text(text, encoding="utf-8")
+    assert text == expected.read_text(encoding="utf-8")
+    for problem in error.problems:
+        assert re.match(rf"{case.stem}\.yaml:\d+: [a-z]", problem.where), problem.where
+        assert problem.hint
+
+
+def test_there_are_cases_and_a_text_for_each() -> None:
+    assert len(WRONG) >= 30
+    assert {path.stem for path in CASES.glob("*.txt")} == {path.stem for path in WRONG}
