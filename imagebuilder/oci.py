@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.layers import archive
-from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import EPOCH, FilesLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.store import (
     ImageLayer,
     ImageRecord,
@@ -32,7 +32,6 @@ MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 
-_EPOCH = "1970-01-01T00:00:00Z"
 _LAYOUT = {"imageLayoutVersion": "1.0.0"}
 _COPY = 1 << 22
 
@@ -65,6 +64,7 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
         config=config_digest,
         size=config_size + manifest_size + sum(layer.size for layer in layers),
         tag=plan.tag,
+        tags=plan.tags,
         lock=plan.lock_checksum,
         layers=tuple(
             ImageLayer(record=record, title=layer.title, component=_component(layer))
@@ -113,13 +113,13 @@ def _config(plan: Plan, layers: Sequence[LayerRecord]) -> dict[str, Any]:
         "Labels": dict(config.labels),
     }
     return {
-        "created": _EPOCH,
+        "created": EPOCH,
         "architecture": plan.architecture,
         "os": "linux",
         "config": {key: value for key, value in run.items() if value},
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
         "history": [
-            {"created": _EPOCH, "created_by": f"imagebuilder: {layer.title}"} for layer in plan.layers
+            {"created": EPOCH, "created_by": f"imagebuilder: {layer.title}"} for layer in plan.layers
         ],
     }
 

@@ -79,9 +79,10 @@ class ImageRecord:
         name: the recipe's name.
         manifest, config: digests; the manifest's is the image's.
         size: bytes of all its blobs: manifest, config and compressed layers.
-        tag: made from the lock.
+        tag: its own; the first of `tags`.
         lock: the lock's checksum, hex sha256.
         layers: the lowest first.
+        tags: to push it under, as the recipe said when it was built; empty in records of older versions.
 
     """
 
@@ -92,6 +93,7 @@ class ImageRecord:
     tag: str
     lock: str
     layers: tuple[ImageLayer, ...]
+    tags: tuple[str, ...] = ()
 
 
 _LAYER = TypeAdapter(LayerRecord)
