@@ -6,6 +6,7 @@ plan says, so the manifest's digest is a function of the lock.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -73,6 +74,21 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
     )
     store.put_image(image)
     return image
+
+
+def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
+    """Tell whether an image has the config and the layers that a plan gives now.
+
+    A layer whose record is gone from the store counts as the plan's: its diffID stands in the config.
+    """
+    records = [layer.record for layer in image.layers]
+    if len(records) != len(plan.layers):
+        return False
+    config = _json(_config(plan, records))
+    if image.config != f"sha256:{hashlib.sha256(config).hexdigest()}":
+        return False
+    made = [store.layer(layer.key) for layer in plan.layers]
+    return all(new is None or new.digest == old.digest for new, old in zip(made, records, strict=True))
 
 
 def export(image: ImageRecord, store: Store, destination: Path) -> None:

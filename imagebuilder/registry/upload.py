@@ -11,14 +11,14 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from imagebuilder.errors import InputError, RegistryError, StoreError
+from imagebuilder.errors import GateError, InputError, Problem, RegistryError, StoreError
 from imagebuilder.progress import Advance, no_advance
 from imagebuilder.registry import sources
 from imagebuilder.registry.client import BLOB_REPLY_SECONDS, Client, Options
@@ -46,6 +46,10 @@ class PushResult:
         pushed_blobs, mounted_blobs, reused_blobs: how many travelled, were linked from another repository
             of the registry, and were there already.
         reused_bytes: size of those that did not travel.
+        moved: tags that stood for another image before, and its digest.
+        retries: how often something was tried again.
+        resumed: how often an upload went on in the middle after it was cut off.
+        resent_bytes: of layers, that travelled more than once.
         seconds: it took.
 
     """
@@ -58,6 +62,10 @@ class PushResult:
     mounted_blobs: int
     reused_blobs: int
     reused_bytes: int
+    moved: tuple[tuple[str, str], ...]
+    retries: int
+    resumed: int
+    resent_bytes: int
     seconds: float
 
 
@@ -75,6 +83,7 @@ def push(
     tags: Sequence[str] = (),
     *,
     options: Options | None = None,
+    move: bool = False,
     advance: Advance = no_advance,
 ) -> PushResult:
     """Push an image of the store.
@@ -85,10 +94,12 @@ def push(
         reference: where to, `host/path` or `host/path:tag`.
         tags: to give it there, besides the one in the reference.
         options: how to reach the registry.
+        move: let a tag that stands for another image stand for this one.
         advance: told the bytes done, of `image.size` in all; bytes that need not travel count at once.
 
     Raises:
         InputError: the reference or a tag is not one.
+        GateError: a tag stands for another image, and may not be moved; nothing was sent.
         RegistryError: the registry refused, broke or cannot be reached.
         StoreError: a blob is gone or damaged.
 
@@ -111,9 +122,13 @@ def push(
             if known.get(blob.digest, target.path) != target.path
         }
         client = Client(target, options or Options(), "pull,push", tuple(sorted(set(elsewhere.values()))))
-        fates = _push_blobs(client, blobs, elsewhere, advance)
+        standing = _standing(client, image.manifest, names)
+        if standing and not move:
+            raise _immovable(target.name, standing)
+        uploads = [_Upload(client, blob, elsewhere.get(blob.digest, ""), advance) for blob in blobs]
+        fates = _push_blobs(client, uploads)
         sources.remember(store, target, [blob.digest for blob in blobs])
-        _push_manifest(client, image.manifest, manifest, names)
+        _push_manifest(client, image.manifest, manifest, names, move=move)
     advance(len(manifest))
     stayed = [blob for blob in blobs if fates[blob.digest] != _PUSHED]
     return PushResult(
@@ -125,6 +140,13 @@ def push(
         mounted_blobs=sum(fates[blob.digest] == _MOUNTED for blob in stayed),
         reused_blobs=sum(fates[blob.digest] == _REUSED for blob in stayed),
         reused_bytes=sum(blob.size for blob in stayed),
+        moved=tuple(standing.items()),
+        retries=client.retries,
+        resumed=sum(upload.resumed for upload in uploads),
+        resent_bytes=sum(
+            upload.sent - (upload.blob.size if fates[upload.blob.digest] == _PUSHED else 0)
+            for upload in uploads
+        ),
         seconds=time.monotonic() - started,
     )
 
@@ -158,16 +180,31 @@ def _damaged(path: Path, name: str) -> StoreError:
     )
 
 
-def _push_blobs(
-    client: Client, blobs: Sequence[_Blob], elsewhere: dict[str, str], advance: Advance
-) -> dict[str, str]:
+def _standing(client: Client, digest: str, tags: Sequence[str]) -> dict[str, str]:
+    """Find the tags that stand for another image now, and its digest."""
+    found = {tag: client.head_manifest(tag) for tag in tags}
+    return {tag: there for tag, there in found.items() if there not in {"", digest}}
+
+
+def _immovable(name: str, standing: Mapping[str, str]) -> GateError:
+    problems = [
+        Problem(
+            message=f"the tag {tag} stands for another image, {digest}",
+            where=f"{name}:{tag}",
+            hint="choose another tag, or say --move: whoever runs it by its tag then gets other bytes",
+        )
+        for tag, digest in standing.items()
+    ]
+    error = GateError(problems[0].message)
+    error.problems = tuple(problems)
+    return error
+
+
+def _push_blobs(client: Client, uploads: Sequence[_Upload]) -> dict[str, str]:
     """Bring all blobs into the repository, several at once: how each of them came there."""
     fates = {}
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="push") as pool:
-        waiting = {
-            pool.submit(_Upload(client, blob, elsewhere.get(blob.digest, ""), advance).run): blob
-            for blob in blobs
-        }
+        waiting = {pool.submit(upload.run): upload.blob for upload in uploads}
         try:
             for done in as_completed(waiting):
                 fates[waiting[done].digest] = done.result()
@@ -179,15 +216,18 @@ def _push_blobs(
     return fates
 
 
-def _push_manifest(client: Client, digest: str, data: bytes, tags: Sequence[str]) -> None:
-    """Put the manifest by its digest, see that it is what was sent, and move the tags to it."""
+def _push_manifest(client: Client, digest: str, data: bytes, tags: Sequence[str], *, move: bool) -> None:
+    """Put the manifest by its digest, see that it is what was sent, and let the tags stand for it."""
     headers = {"Content-Type": json.loads(data)["mediaType"]}
     if client.head_manifest(digest) != digest:
         client.request("PUT", f"manifests/{digest}", wanted=(201,), headers=headers, body=data)
     client.get_manifest(digest)
     for tag in tags:
-        if client.head_manifest(tag) == digest:
+        there = client.head_manifest(tag)
+        if there == digest:
             continue
+        if there and not move:  # somebody else set it while the layers travelled
+            raise _immovable(client.reference.name, {tag: there})
         client.request("PUT", f"manifests/{tag}", wanted=(201,), headers=headers, body=data)
         if client.head_manifest(tag) != digest:
             raise RegistryError(
@@ -201,8 +241,10 @@ class _Upload:
     """The way of one blob into the repository, through cuts and restarts of the registry."""
 
     def __init__(self, client: Client, blob: _Blob, source: str, advance: Advance) -> None:
+        self.blob = blob
+        self.sent = 0
+        self.resumed = 0
         self._client = client
-        self._blob = blob
         self._source = source
         self._advance = advance
         self._counted = 0
@@ -212,16 +254,17 @@ class _Upload:
         while True:
             try:
                 if self._exists():
-                    self._count(self._blob.size)
+                    self._count(self.blob.size)
                     return _PUSHED if place else _REUSED
                 place, reached = self._resume(place) if place else ("", 0)
+                self.resumed += reached > 0
                 if reached > offset:
                     failures = 0
                 offset = reached
                 if not place:
                     place = self._begin()
                     if not place:
-                        self._count(self._blob.size)
+                        self._count(self.blob.size)
                         return _MOUNTED
                 if self._send(place, offset):
                     return _PUSHED
@@ -233,27 +276,27 @@ class _Upload:
             failures += 1
             if failures >= self._client.attempts:
                 raise RegistryError(
-                    f"a layer of {self._blob.size} bytes could not be pushed: {reason}",
+                    f"a layer of {self.blob.size} bytes could not be pushed: {reason}",
                     where=str(self._client.reference),
                     hint="push again; what is there already does not travel again",
                 )
             self._client.pause(failures, reason)
 
     def _exists(self) -> bool:
-        reply = self._client.request("HEAD", f"blobs/{self._blob.digest}", wanted=(200, 404))
+        reply = self._client.request("HEAD", f"blobs/{self.blob.digest}", wanted=(200, 404))
         return reply.status_code == 200
 
     def _begin(self) -> str:
         """Open an upload and return its URL; "" when the registry linked the blob from another repository."""
         if self._source:
             source, self._source = self._source, ""
-            place = f"blobs/uploads/?mount={self._blob.digest}&from={quote(source, safe='/')}"
+            place = f"blobs/uploads/?mount={self.blob.digest}&from={quote(source, safe='/')}"
             try:
                 reply = self._client.request("POST", place, wanted=(201, 202))
             except RegistryError as error:
                 if isinstance(error, Interrupted):
                     raise
-                log.info("%s is not to be had from %s", self._blob.digest, source)
+                log.info("%s is not to be had from %s", self.blob.digest, source)
             else:
                 return "" if reply.status_code == 201 else self._location(reply.headers)
         return self._location(self._client.request("POST", "blobs/uploads/", wanted=(202,)).headers)
@@ -267,13 +310,13 @@ class _Upload:
             return "", 0
         # "0-0" is how registries write that nothing is there.
         reached = int(found[1]) + 1 if int(found[1]) else 0
-        if reached > self._blob.size:
+        if reached > self.blob.size:
             return "", 0
         return (self._location(reply.headers) if "Location" in reply.headers else place), reached
 
     def _send(self, place: str, offset: int) -> bool:
         """Send what is missing, and close the upload. False when the registry knows it no more."""
-        size = self._blob.size
+        size = self.blob.size
         gone = (404, 416)
         if offset < size:
             headers = {"Content-Type": "application/octet-stream"}
@@ -285,13 +328,13 @@ class _Upload:
                 wanted=(201, 202, 204, *gone),
                 headers=headers,
                 attempts=1,
-                body=lambda: _Piece(self._blob.path, offset, size, self._count, self._client.stopped),
+                body=lambda: _Piece(self.blob.path, offset, size, self._passed, self._client.stopped),
                 reply_seconds=BLOB_REPLY_SECONDS,
             )
             if reply.status_code in gone:
                 return False
             place = self._location(reply.headers)
-        closing = f"{place}{'&' if '?' in place else '?'}digest={self._blob.digest}"
+        closing = f"{place}{'&' if '?' in place else '?'}digest={self.blob.digest}"
         try:
             reply = self._client.request(
                 "PUT",
@@ -304,8 +347,8 @@ class _Upload:
         except Interrupted:
             raise
         except RegistryError as error:
-            if _hash(self._blob.path) != self._blob.digest:
-                raise _damaged(self._blob.path, "the image") from error
+            if _hash(self.blob.path) != self.blob.digest:
+                raise _damaged(self.blob.path, "the image") from error
             raise
         return reply.status_code not in gone
 
@@ -316,6 +359,10 @@ class _Upload:
                 "the registry names no place for an upload", where=str(self._client.reference)
             )
         return self._client.url(place)
+
+    def _passed(self, position: int, size: int) -> None:
+        self.sent += size
+        self._count(position)
 
     def _count(self, position: int) -> None:
         """Report bytes up to a position, those that travel twice only once."""
@@ -328,12 +375,12 @@ class _Piece:
     """A blob from an offset on, in pieces: never more than one of them in memory."""
 
     def __init__(
-        self, path: Path, offset: int, size: int, reached: Callable[[int], None], stopped: threading.Event
+        self, path: Path, offset: int, size: int, passed: Callable[[int, int], None], stopped: threading.Event
     ) -> None:
         self._path = path
         self._offset = offset
         self._size = size
-        self._reached = reached
+        self._passed = passed
         self._stopped = stopped
 
     def __len__(self) -> int:
@@ -348,7 +395,7 @@ class _Piece:
                     raise RegistryError("stopped", where=str(self._path))
                 yield data
                 position += len(data)
-                self._reached(position)
+                self._passed(position, len(data))
 
 
 def _hash(path: Path) -> str:

@@ -59,7 +59,8 @@ def test_a_second_push_sends_no_blob(registry: str, images: Store, image: ImageR
 def test_only_the_changed_layer_travels(registry: str, images: Store, image: ImageRecord) -> None:
     push(image, images, f"{registry}/push/change:x")
     changed = put_image(images, [{"a": noise(1, 3_000_000)}, {"b": noise(3, 500_000)}], label="two")
-    result = push(changed, images, f"{registry}/push/change:x")
+    result = push(changed, images, f"{registry}/push/change:x", move=True)
+    assert result.moved == (("x", image.manifest),)
     config = images.blob(changed.config).stat().st_size
     assert result.pushed_bytes == changed.layers[1].record.size + config
     assert Client(parse(f"{registry}/push/change"), Options()).head_manifest("x") == changed.manifest

@@ -1,0 +1,154 @@
+"""The verb that publishes: push, and the gates before it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from imagebuilder.cli.base import (
+    Json,
+    ProgressKind,
+    SiteFile,
+    StoreFolder,
+    app,
+    check_progress,
+    err,
+    open_store,
+    out,
+    out_json,
+)
+from imagebuilder.errors import InputError
+
+if TYPE_CHECKING:
+    from imagebuilder.gates import Waiver
+    from imagebuilder.progress import Progress
+    from imagebuilder.registry import Options
+    from imagebuilder.site import Site
+    from imagebuilder.store import ImageRecord, Store
+
+
+@app.command()
+def push(
+    image: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe that was built, or its image's name.")
+    ],
+    repository: Annotated[str, typer.Argument(metavar="REPOSITORY", help="registry.example/team/name[:TAG]")],
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", "-t", help="One more tag; may be repeated.")
+    ] = None,
+    move: Annotated[
+        bool, typer.Option("--move", help="Let tags that stand for another image there stand for this one.")
+    ] = False,
+    out_of_step: Annotated[
+        bool, typer.Option("--out-of-step", help="Push the last image though its recipe or lock has changed.")
+    ] = False,
+    untested: Annotated[
+        bool, typer.Option("--untested", help="Push without a passing smoke test of these very bytes.")
+    ] = False,
+    allow_secrets: Annotated[
+        bool, typer.Option("--allow-secrets", help="Push what the search for secrets found something in.")
+    ] = False,
+    allow_baked_keys: Annotated[
+        bool, typer.Option("--allow-baked-keys", help="Push with ssh keys in a layer, for closed networks.")
+    ] = False,
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="Allow plain HTTP to a registry that is not on this host.")
+    ] = False,
+    site: SiteFile = None,
+    store: StoreFolder = None,
+    progress: ProgressKind = "auto",
+    as_json: Json = False,
+) -> None:
+    """Push an image that passes every gate; only what the registry lacks travels."""
+    from imagebuilder import registry
+    from imagebuilder.progress import human, shown
+    from imagebuilder.site import detect
+    from imagebuilder.workflow import last_image
+
+    check_progress(progress)
+    where = open_store(store)
+    found = last_image(image, where)
+    if found is None:
+        raise InputError(
+            f"`{image}` is not an image in the store",
+            where="imagebuilder push",
+            hint="give the recipe that it is built from; `imagebuilder cache ls` lists what is there",
+        )
+    target = registry.parse(repository)
+    surroundings = detect(site)
+    waived = {
+        "recipe": out_of_step,
+        "smoke-test": untested,
+        "secrets": allow_secrets,
+        "baked-keys": allow_baked_keys,
+    }
+    with shown(progress, sys.stderr) as live:
+        allowed = [name for name, is_waived in waived.items() if is_waived]
+        waivers = _pass_gates(image, found, where, surroundings, allowed, live)
+        live.begin("push", f"{found.name} to {repository}", "pushing", found.size)
+        result = registry.push(
+            found,
+            where,
+            repository,
+            (*(found.tags or (found.tag, found.lock[:12])), *(tags or ())),
+            options=_registry_options(surroundings, target.host, plain_http=plain_http),
+            move=move,
+            advance=lambda count: live.advance("push", count),
+        )
+        live.end("push", f"{found.name} to {repository}", "done", result.pushed_bytes)
+    for waiver in waivers:
+        err(f"warning: {waiver.flag}: {waiver.reason}")
+    if as_json:
+        out_json({**dataclasses.asdict(result), "waivers": [dataclasses.asdict(item) for item in waivers]})
+        return
+    out(f"pushed  {result.reference}")
+    out(f"tags    {', '.join(result.tags)}")
+    for tag, digest in result.moved:
+        out(f"moved   {tag}, which stood for {digest}")
+    out(
+        f"        {human(result.pushed_bytes)} in {result.pushed_blobs} blobs travelled, "
+        f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
+    )
+
+
+def _pass_gates(
+    target: str, image: ImageRecord, store: Store, site: Site, waived: list[str], live: Progress
+) -> tuple[Waiver, ...]:
+    """Try every gate before a push; what was waived is returned, and is to be told and recorded."""
+    from imagebuilder import gates, leaks, registry
+    from imagebuilder.gates import Gate
+    from imagebuilder.workflow import require_in_step
+
+    marks = leaks.marks(site, Path.home(), store.root)
+    size = sum(layer.record.size for layer in image.layers)
+    live.begin("scan", f"secrets in {image.name}", "searching", size)
+    scan = leaks.scan(image, store, marks, advance=lambda count: live.advance("scan", count))
+    live.end("scan", f"secrets in {image.name}", "failed" if scan.findings else "done", scan.bytes)
+    return gates.pass_all(
+        (
+            Gate(name="recipe", check=lambda: require_in_step(target, store)),
+            Gate(name="smoke-test", check=lambda: registry.require_proof(image, store)),
+            Gate(name="secrets", check=lambda: gates.require_no_secrets(scan)),
+            Gate(name="baked-keys", check=lambda: gates.require_no_baked_keys(scan)),
+        ),
+        waived,
+    )
+
+
+def _registry_options(site: Site, host: str, *, plain_http: bool) -> Options:
+    """Say how to reach a registry, from the site's settings and the command line."""
+    from imagebuilder import registry
+    from imagebuilder.registry.certificates import Trust
+
+    own = dict(site.registries)
+    trust = {
+        name: Trust(authorities=(item.ca,) if item.ca else (), client=item.client)
+        for name, item in own.items()
+        if item.ca or item.client
+    }
+    insecure = plain_http or (host in own and own[host].plain_http)
+    return registry.Options(session=site.session(), insecure=insecure, trust=trust)
