@@ -49,6 +49,9 @@ IMPURE = frozenset(
 # Scripts that run inside an image, where there is no library to leave the printing to.
 INSIDE = ("smoke/payload/", "rootfs_files/")
 
+# Processes that run our own code and no command: the search for secrets is one interpreter's work a core.
+WORKERS = frozenset({("leaks.image", "multiprocessing.get_context")})
+
 # Escaped as they are, the patterns do not match their own text.
 HOSTS = re.compile(
     r"deb\.debian\.org|security\.debian\.org|snapshot\.debian\.org|archive\.ubuntu\.com"
@@ -156,6 +159,7 @@ def test_every_subprocess_goes_through_process_run(path: Path) -> None:
         f"{path.relative_to(ROOT)}:{line}: imports {name}"
         for line, name in imports(path)
         if name.split(".")[0] in ("subprocess", "multiprocessing", "pty", "asyncio")
+        and (name_of(path), name) not in WORKERS
     ]
     assert wrong == []
 
