@@ -27,6 +27,7 @@ from tests.support.servers import PASSWORD, USER, RegistryServer, registry_serve
 # Every so many pushes the registry is killed while layers travel, and started again at once.
 _KILL_EVERY = 8
 _LARGEST = 6_000_000
+_CHUNK = 500_000  # small, as the layers are: a layer of gigabytes has as many pieces
 _SHARED = 4  # images share layers with others, so that some are there already and some are linked
 
 
@@ -110,7 +111,11 @@ def _options(server: RegistryServer) -> Options:
     session = requests.Session()
     session.verify = str(server.ca)
     return Options(
-        session=session, credentials=Credentials(user=USER, password=PASSWORD), pause=0.02, attempts=9
+        chunk=_CHUNK,
+        session=session,
+        credentials=Credentials(user=USER, password=PASSWORD),
+        pause=0.02,
+        attempts=9,
     )
 
 
