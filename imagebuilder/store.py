@@ -5,6 +5,8 @@
     layers/<key>.json        which blob a layer's key gave (`LayerRecord`)
     images/<name>.json       the last image of that name (`ImageRecord`)
     reports/<hex>.json       the smoke report of a manifest
+    scans/<hex>.json         what the search for secrets found in a layer (`leaks.image`)
+    pushed/<hex>.json        which repository of a registry has a blob (`registry.sources`)
     locks/  work/            what running builds hold; nothing that outlives them
 
 Everything is written beside its place and renamed into it, so a reader sees a whole file or none, whoever is

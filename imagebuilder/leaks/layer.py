@@ -141,7 +141,9 @@ class _Layer:
         prefix, name = block[345:500].split(b"\0")[0], block[:100].split(b"\0")[0]
         short = prefix + b"/" + name if prefix and block[257:262] == b"ustar" else name
         path = self._long.pop(b"path", short).decode("utf-8", "replace")
-        # Names and link targets are in the tar's headers, so marks are found there too: say whose they are.
+        for mark in self._search.paths:
+            if mark.data in b"/" + path.encode().removeprefix(b"./"):
+                self._note(self._search.marked(mark, path, 0))
         entry = _Entry(path=path, start=start, end=start + size)
         self._entries.append(entry)
         if kind in b"\x0007":
@@ -163,7 +165,7 @@ class _Layer:
             self._note(self._search.confirm(hit, self._window, low, high, entry.path))
 
     def _entry_at(self, position: int) -> tuple[_Entry | None, bool]:
-        """Find the file whose content is at a position; in a header, the file that follows, and False."""
+        """Find the file whose content is at a position; in a header, whose link it may be, and False."""
         index = bisect_right(self._entries, position, key=lambda entry: entry.start)
         if index and position < self._entries[index - 1].end:
             return self._entries[index - 1], True

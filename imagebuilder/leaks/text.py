@@ -32,6 +32,7 @@ class Search:
 
     def __init__(self, rules: Rules, marks: Sequence[Mark]) -> None:
         self.rules = rules
+        self.paths = tuple(mark for mark in marks if mark.kind == "host-path")
         self._owners: list[Format | Mark] = []
         words: list[bytes] = []
         for item in rules.formats:
@@ -64,10 +65,7 @@ class Search:
 
         """
         if isinstance(hit.what, Mark):
-            line = _line(data, low, hit.position)
-            return Finding(
-                rule=hit.what.kind, about=hit.what.about, path=path, line=line, hint=hit.what.hint, sha256=""
-            )
+            return self.marked(hit.what, path, _line(data, low, hit.position))
         item, end = hit.what, min(high, hit.position + AHEAD)
         starts = range(max(low, hit.position - item.rule.back), hit.position + 1)
         # Not `search`: it would go on to the end of what is there for every anchor that means nothing.
@@ -75,6 +73,10 @@ class Search:
         if not found or found.end() <= hit.position:
             return None
         return self._finding(item, found["secret"], path, _line(data, low, found.start()))
+
+    def marked(self, mark: Mark, path: str, line: int) -> Finding:
+        """Tell of a mark that was found."""
+        return Finding(rule=mark.kind, about=mark.about, path=path, line=line, hint=mark.hint, sha256="")
 
     def whole(self, item: Format, data: bytes, path: str) -> Iterator[Finding]:
         """Apply a rule that looks at whole files."""

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import certifi
 
@@ -77,8 +76,8 @@ def find(host: str, places: Sequence[Path]) -> Trust:
     return NOTHING
 
 
-def bundle(trust: Trust, site: str) -> IO[bytes]:
-    """Join authorities and the site's bundle in one file, which lasts as long as it is held.
+def bundle(trust: Trust, site: str) -> Path:
+    """Join authorities and the site's bundle in one new file; whoever asks for it removes it.
 
     Args:
         trust: with the authorities of one registry.
@@ -88,11 +87,12 @@ def bundle(trust: Trust, site: str) -> IO[bytes]:
         InputError: a file cannot be read.
 
     """
-    joined = tempfile.NamedTemporaryFile(prefix="imagebuilder-", suffix=".pem")  # noqa: SIM115  it is lent
+    parts = []
     for path in (*trust.authorities, Path(site or certifi.where())):
         try:
-            joined.write(path.read_bytes() + b"\n")
+            parts.append(path.read_bytes())
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    joined.flush()
-    return joined
+    with tempfile.NamedTemporaryFile(prefix="imagebuilder-", suffix=".pem", delete=False) as file:
+        file.write(b"\n".join([*parts, b""]))
+    return Path(file.name)

@@ -10,10 +10,11 @@ import hashlib
 import logging
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -110,7 +111,7 @@ class Client:
         self._sign_in = SignIn(reference, options.credentials, scopes, self._exchange)
         self._origin = ""
         self._opening = threading.Lock()
-        self._trusted: dict[str, tuple[Trust, IO[bytes] | None]] = {}
+        self._trusted: dict[str, tuple[Trust, str]] = {}
         self._trusting = threading.Lock()
 
     def head_manifest(self, name: str) -> str:
@@ -340,14 +341,14 @@ class Client:
             if host not in self._trusted:
                 named = self._options.trust.get(host)
                 trust = named or certificates.find(host, certificates.folders(self._options.home))
-                joined = None
+                verify = site if isinstance(site, str) else ""
                 if trust.authorities:
-                    joined = certificates.bundle(trust, site if isinstance(site, str) else "")
-                self._trusted[host] = trust, joined
-            trust, joined = self._trusted[host]
-        if joined:
-            return trust, joined.name
-        return trust, site if isinstance(site, str) else None
+                    joined = certificates.bundle(trust, verify)
+                    weakref.finalize(self, joined.unlink, missing_ok=True)
+                    verify = str(joined)
+                self._trusted[host] = trust, verify
+            trust, verify = self._trusted[host]
+        return trust, verify or None
 
     def _is_own(self, url: str) -> bool:
         return url.startswith(f"{self._origin}/")
