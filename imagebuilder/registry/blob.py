@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 REUSED, MOUNTED, PUSHED = "reused", "mounted", "pushed"
 _PIECE = 1024 * 1024
+_PIECEWISE = 3
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
 
@@ -64,8 +65,11 @@ class Upload:
         # Where the upload goes on, and the bytes that the registry has acknowledged.
         self._place = ""
         self._offset = 0
-        # One request for everything, as Docker does it; pieces only once that has failed.
+        # One request for everything, as Docker does it. Every third upload that begins anew goes in pieces:
+        # they pass where large or long requests are cut, but for one cut piece a registry may drop all of them.
         self._chunk = blob.size
+        self._begun = 0
+        self._limited = False
 
     def run(self) -> str:
         """Bring the blob there: whether it was PUSHED, MOUNTED from elsewhere, or REUSED.
@@ -96,7 +100,6 @@ class Upload:
                 if failures + 1 >= self._client.attempts:
                     raise
                 reason = str(error.problems[0].message)
-            self._chunk = min(self._chunk, self._client.chunk)
             failures += 1
             if failures >= self._client.attempts:
                 raise RegistryError(
@@ -113,6 +116,9 @@ class Upload:
     def _begin(self) -> bool:
         """Open an upload. False when the registry linked the blob from another repository instead."""
         self._offset = 0
+        self._begun += 1
+        pieces = self._limited or self._begun % _PIECEWISE == 0
+        self._chunk = self._client.chunk if pieces else self.blob.size
         if self._source:
             source, self._source = self._source, ""
             place = f"blobs/uploads/?mount={self.blob.digest}&from={quote(source, safe='/')}"
@@ -152,9 +158,9 @@ class Upload:
             headers = {"Content-Type": "application/octet-stream"}
             if (offset, end) != (0, size):
                 headers["Content-Range"] = f"{offset}-{end - 1}"
-            # 413: a proxy in front of the registry has a limit, which pieces may be below.
             gone = (400, 404, 409, 416) if offset else (404, 416)
-            gone = (*gone, 413) if self._chunk > self._client.chunk else gone
+            if end - offset > self._client.chunk:
+                gone = (*gone, 413)
             reply = self._client.request(
                 "PATCH",
                 self._place,
@@ -165,6 +171,9 @@ class Upload:
                 reply_seconds=BLOB_REPLY_SECONDS,
             )
             if reply.status_code in gone:
+                # A proxy in front of the registry has a limit, which pieces may be below.
+                if reply.status_code == 413:
+                    self._limited, self._chunk = True, self._client.chunk
                 return False
             self._place, self._offset = self._location(reply.headers), end
         reply = self._client.request(

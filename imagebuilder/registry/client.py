@@ -62,8 +62,8 @@ class Options:
         trust: certificates for registries, by host and port, over those in `certificates.folders`.
         home: home folder of the user, where their Docker or Podman keeps certificates.
         attempts: how often a request is tried while the registry is away, overloaded or cut off.
-        chunk: bytes of a layer in one request, once sending it in one go has failed. A connection that breaks
-            every minute brings a large layer there all the same.
+        chunk: bytes of a layer in one request, where sending it in one go has failed: a connection that
+            breaks every minute brings a large layer there all the same.
         pause: seconds before the second try; each further pause is twice as long.
 
     """
@@ -73,7 +73,7 @@ class Options:
     credentials: Credentials | None = None
     trust: Mapping[str, Trust] = field(default_factory=dict)
     home: Path = field(default_factory=Path.home)
-    attempts: int = 7
+    attempts: int = 8
     chunk: int = 16 * 1024 * 1024
     pause: float = 0.5
 

@@ -115,7 +115,7 @@ def _options(server: RegistryServer) -> Options:
         session=session,
         credentials=Credentials(user=USER, password=PASSWORD),
         pause=0.02,
-        attempts=9,
+        attempts=12,
     )
 
 
