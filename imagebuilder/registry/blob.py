@@ -66,7 +66,7 @@ class Upload:
         self._place = ""
         self._offset = 0
         # One request for everything, as Docker does it. Every third upload that begins anew goes in pieces:
-        # they pass where large or long requests are cut, but for one cut piece a registry may drop all of them.
+        # they pass where large or long requests are cut, but for one cut piece a registry may drop them all.
         self._chunk = blob.size
         self._begun = 0
         self._limited = False

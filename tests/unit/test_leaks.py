@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
+import io
 import json
+import random
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +19,8 @@ from imagebuilder.errors import GateError, LockError, StoreError
 from imagebuilder.gates import Gate, Waiver, pass_all, require_no_baked_keys, require_no_secrets
 from imagebuilder.leaks import Mark, Scan, host, marks, rules, scan
 from imagebuilder.leaks.checks import entropy, github, pem
+from imagebuilder.leaks.layer import scan_layer
+from imagebuilder.leaks.text import Search
 from imagebuilder.site import Site
 from imagebuilder.store import ImageRecord, Store
 from tests.support.images import noise, put_image
@@ -244,6 +250,27 @@ def test_a_layer_that_is_none_says_so(store: Store) -> None:
     blob.write_bytes(data[:-3000])
     with pytest.raises(StoreError, match="cannot be searched"):
         scan(image, store, workers=1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_hostile_tar_ends_in_a_result_or_in_an_error_of_ours(store: Store, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311  no secret
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name in ("a.sh", "b/" * 80 + "c.gz", ".npmrc"):
+            info = tarfile.TarInfo(name)
+            info.size = 700
+            tar.addfile(info, io.BytesIO(gzip.compress(noise(seed, 600)).ljust(700, b"x")[:700]))
+    data = bytearray(buffer.getvalue())
+    for _ in range(chance.randrange(1, 30)):
+        data[chance.randrange(4096)] = chance.choice(
+            (0, 0x30, 0x37, 0x4C, 0x78, 0x80, 0xFF, chance.randrange(256))
+        )
+    path = store.root / "hostile.tar"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if chance.random() < 0.5 else gzip.compress(data))
+    with contextlib.suppress(StoreError):
+        assert scan_layer(path, Search(rules.load(), ())).bytes == len(data)
 
 
 # --- the known, and the checks
