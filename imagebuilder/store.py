@@ -5,6 +5,7 @@
     layers/<key>.json        which blob a layer's key gave (`LayerRecord`)
     images/<name>.json       the last image of that name (`ImageRecord`)
     reports/<hex>.json       the smoke report of a manifest
+    sources/<hex>.json       the recipe and the lock of a manifest
     locks/  work/            what running builds hold; nothing that outlives them
 
 Everything is written beside its place and renamed into it, so a reader sees a whole file or none, whoever is
@@ -243,6 +244,10 @@ class Store:
     def report(self, digest: str) -> Path:
         """Name the place of the smoke report of a manifest."""
         return self.root / "reports" / f"{_hex(digest.removeprefix('sha256:'), digest)}.json"
+
+    def source(self, digest: str) -> Path:
+        """Name the place of the recipe and the lock of a manifest."""
+        return self.root / "sources" / f"{_hex(digest.removeprefix('sha256:'), digest)}.json"
 
     # Lifetimes
 

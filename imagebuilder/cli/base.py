@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,6 +74,20 @@ def open_store(folder: Path | None) -> Store:
 def complain(error: ImagebuilderError) -> None:
     for problem in error.problems:
         err(f"error: {problem}")
+
+
+def ask_password() -> str:
+    """Give the password of a signing key: COSIGN_PASSWORD, as cosign has it, or what a person types."""
+    given = os.environ.get("COSIGN_PASSWORD")
+    if given is not None:
+        return given
+    if not sys.stdin.isatty():
+        raise InputError(
+            "the signing key has a password, and nobody is there to be asked",
+            where="--sign-key",
+            hint="set COSIGN_PASSWORD",
+        )
+    return str(typer.prompt("password of the signing key", hide_input=True, err=True))
 
 
 def out_json(value: object) -> None:

@@ -16,6 +16,7 @@ from imagebuilder.cli.base import (
     SiteFile,
     StoreFolder,
     app,
+    ask_password,
     check_progress,
     err,
     open_store,
@@ -104,6 +105,7 @@ def build(
     """Build the image of a recipe. Locks it first if it never was."""
     from imagebuilder import lock as locks
     from imagebuilder import oci
+    from imagebuilder.attest import source as sources
     from imagebuilder.engines import embedded
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
@@ -114,11 +116,13 @@ def build(
         err(f"{recipe_file} has no lock yet: resolving")
         update_lock(recipe_file, site, None)
     locked, planned = read_plan(recipe_file)
+    source = sources.of_recipe(recipe_file)
     where = open_store(store)
     surroundings = detect(site, distribution=locked.base.partition(":")[0])
     with shown(progress, sys.stderr) as live:
         shop = embedded.Workshop(lock=locked, store=where, site=surroundings, progress=live)
         built = embedded.build(planned, shop)
+    sources.remember(where, built.image.manifest, source)
     if output is not None:
         oci.export(built.image, where, output)
     reference = _load(built.image, where) if load else ""
@@ -213,6 +217,16 @@ def push(
     untested: Annotated[
         bool, typer.Option("--untested", help="Push without a passing smoke test of these very bytes.")
     ] = False,
+    attach: Annotated[
+        bool,
+        typer.Option(
+            "--attach/--no-attach", help="Attach bills of materials, provenance, report, recipe and lock."
+        ),
+    ] = True,
+    sign_key: Annotated[
+        Path | None,
+        typer.Option("--sign-key", metavar="FILE", help="Sign it, and what is attached, as cosign does."),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow plain HTTP to a registry that is not on this host.")
     ] = False,
@@ -223,6 +237,8 @@ def push(
 ) -> None:
     """Push an image that passed its smoke test; only what the registry lacks travels."""
     from imagebuilder import registry
+    from imagebuilder.attest import bundle, publish, signing_keys
+    from imagebuilder.attest import source as sources
     from imagebuilder.progress import human, shown
     from imagebuilder.site import detect
     from imagebuilder.workflow import built_image
@@ -242,6 +258,15 @@ def push(
     else:
         registry.require_proof(found, where)
     options = registry.Options(session=detect(site).session(), insecure=insecure)
+    key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
+    documents: tuple[bundle.Document, ...] = ()
+    if attach:
+        source = sources.find(image, found, where)
+        waivers = ("untested",) if untested else ()
+        documents = bundle.documents(found, where, source, waivers, bundle.claimed_time())
+    attached = publish.attach(
+        bundle.subject_of(found, where), documents, repository, options=options, key=key
+    )
     with shown(progress, sys.stderr) as live:
         live.begin("push", f"{found.name} to {repository}", "pushing", found.size)
         result = registry.push(
@@ -254,7 +279,7 @@ def push(
         )
         live.end("push", f"{found.name} to {repository}", "done", result.pushed_bytes)
     if as_json:
-        out_json(dataclasses.asdict(result))
+        out_json({**dataclasses.asdict(result), **dataclasses.asdict(attached)})
         return
     out(f"pushed  {result.reference}")
     out(f"tags    {', '.join(result.tags)}")
@@ -262,6 +287,11 @@ def push(
         f"        {human(result.pushed_bytes)} in {result.pushed_blobs} blobs travelled, "
         f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
     )
+    if attached.artefacts:
+        out(f"with    {', '.join(kind for kind, _ in attached.artefacts)}")
+    if key is not None:
+        out(f"signed  {attached.signed} new signatures")
+    out(f"next:   imagebuilder verify {result.reference}" + (" --key FILE.pub" if key else ""))
 
 
 def _smoke_target(text: str, runtime: str, store: Store) -> Target:

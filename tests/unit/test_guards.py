@@ -26,7 +26,7 @@ ORDER = (
     *("recipe", "located", "catalog", "lock", "plan", "render", "keys", "rootfs"),
     *("store", "cache", "download", "resolve", "supply", "layers", "oci", "diff"),
     *("smoke.target", "smoke.engine", "engines", "registry", "smoke", "launch"),
-    *("workflow", "init", "doctor", "cli"),
+    *("workflow", "attest", "init", "doctor", "cli"),
 )
 # What would make a pure module depend on more than its arguments.
 IMPURE = frozenset(
