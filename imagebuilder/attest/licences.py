@@ -166,14 +166,15 @@ def _debian(name: str) -> Licence:
     """Translate a synopsis: `GPL-2+ or Artistic, and BSD-3-clause`; a comma binds looser than the rest."""
     own: dict[str, str] = {}
     groups: list[tuple[str, str]] = []
-    for part in re.split(r",\s*", name):
+    parts = re.split(r",\s*", name)
+    for part in parts:
         words = re.split(r"\s+", part.strip())
         joint = words.pop(0) if words[0].lower() in {"and", "or"} and groups else ""
         terms = re.split(r"\s+(and|or)\s+", " ".join(words), flags=re.IGNORECASE)
         inner = " ".join(
             _debian_id(term, own) if number % 2 == 0 else term.upper() for number, term in enumerate(terms)
         )
-        groups.append((joint.upper() or "AND", f"({inner})" if len(terms) > 1 else inner))
+        groups.append((joint.upper() or "AND", f"({inner})" if len(terms) > 1 < len(parts) else inner))
     text = groups[0][1] + "".join(f" {joint} {group}" for joint, group in groups[1:])
     return _checked(text, own)
 

@@ -138,7 +138,7 @@ def cyclonedx(material: Material) -> bytes:
 
 
 def deb_purl(deb: Deb, base: str) -> str:
-    """Name a Debian package: `pkg:deb/debian/zlib1g@1%3A1.3?arch=amd64&distro=trixie`."""
+    """Name a Debian package: `pkg:deb/debian/zlib1g@1:1.3?arch=amd64&distro=trixie`."""
     distribution, _, suite = base.partition(":")
     return (
         f"pkg:deb/{_quoted(distribution)}/{_quoted(deb.name)}@{_quoted(deb.version)}"
@@ -299,7 +299,8 @@ def _time(material: Material) -> str:
 
 
 def _quoted(text: str) -> str:
-    return quote(text, safe=".-_~")
+    # The purl specification leaves the colon of Debian's epochs as it is.
+    return quote(text, safe=".-_~:")
 
 
 def _only(rows: Any, key: str, value: str, wanted: str) -> str:

@@ -43,7 +43,15 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What came of all checks; `waivers` are the gates that were waived when the image was pushed."""
+    """What came of all checks.
+
+    Attributes:
+        reference, digest: of the image.
+        checks: in the order in which they are best read.
+        waivers: gates that were waived when the image was pushed.
+        source: recipe and lock as attached; None where there are none to be trusted.
+
+    """
 
     reference: str
     digest: str

@@ -25,7 +25,9 @@ from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
     from imagebuilder.attest.inspection import Inspection
-    from imagebuilder.attest.verification import Check, Verification
+    from imagebuilder.attest.published import Published
+    from imagebuilder.attest.source import Source
+    from imagebuilder.attest.verification import Check
     from imagebuilder.store import Store
 
 Insecure = Annotated[
@@ -112,7 +114,7 @@ def verify(
     result = verification.verify(question, client)
     checks = list(result.checks)
     if rebuild:
-        checks.append(_rebuilt(result, where, site, progress))
+        checks.append(_rebuilt(result.source, question.published, where, site, progress))
     passed = all(check.status != "failed" for check in checks)
     if as_json:
         out_json(
@@ -130,22 +132,32 @@ def verify(
         raise typer.Exit(TestFailure.exit_code)
 
 
-def _rebuilt(result: Verification, where: Store, site: Path | None, progress: str) -> Check:
+def _rebuilt(
+    source: Source | None, image: Published, where: Store, site: Path | None, progress: str
+) -> Check:
+    """Make the image again; what keeps it from being made is an error, another digest a check that failed."""
     from imagebuilder.attest.rebuild import rebuild
     from imagebuilder.attest.verification import Check
+    from imagebuilder.errors import LockError
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
 
     name = "rebuild"
-    if result.source is None:
-        return Check(name=name, status="failed", detail="no recipe and lock to make it from")
-    lock, _ = result.source.read()
+    if source is None:
+        return Check(name=name, status="failed", detail="there is no recipe and lock to make it from")
+    try:
+        lock, _ = source.read()
+    except LockError as error:
+        return Check(name=name, status="failed", detail=error.problems[0].message)
     with shown(progress, sys.stderr) as live:
         surroundings = detect(site, distribution=lock.base.partition(":")[0])
-        made = rebuild(result.source, where, surroundings, live)
-    if made.digest == result.digest:
+        made = rebuild(source, where, surroundings, live)
+    if made.digest == image.digest:
         return Check(name=name, status="passed", detail=f"the same digest, in {made.seconds:.1f} s")
-    return Check(name=name, status="failed", detail=f"recipe and lock give {made.digest} here")
+    theirs = {layer.digest for layer in image.manifest.layers}
+    same = sum(digest in theirs for digest in made.layers)
+    detail = f"recipe and lock give {made.digest} here; {same} of {len(made.layers)} layers are the same"
+    return Check(name=name, status="failed", detail=detail)
 
 
 def _show_checks(reference: str, checks: list[Check], waivers: tuple[str, ...], *, passed: bool) -> None:
@@ -173,8 +185,10 @@ def _show(found: Inspection) -> None:
     row("size", f"{human(found.size)} in {len(found.layers)} layers")
     row("base", found.base)
     row("lock", found.lock)
-    row("tags", ", ".join(found.tags))
-    row("pins", ", ".join(f"{name} {version}" for name, version in found.pins.items()))
+    for tag in found.tags:
+        row("tag", tag)
+    for name, version in found.pins.items():
+        row("pin", f"{name} {version}")
     row("report", f"{found.verdict}: {found.report}")
     row("signature", found.signature)
     for document in found.documents:
