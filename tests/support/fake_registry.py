@@ -77,6 +77,8 @@ def serve(registry: FakeRegistry) -> Iterator[FakeRegistry]:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     registry: FakeRegistry
+    # Headers and body go out as two small packets, and the second one would wait 40 ms for an answer.
+    disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature is http.server's
         """Stay quiet."""
