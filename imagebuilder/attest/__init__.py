@@ -3,6 +3,7 @@
 source.py         the recipe and the lock that an image was made from
 licences.py       what packages say about their licences
 sbom.py           bills of materials: SPDX 2.3 and CycloneDX 1.6
+verdict.py        what a smoke report comes to
 provenance.py     SLSA provenance 1.0 as an in-toto statement
 bundle.py         all documents of one image, as artefacts
 signing_keys.py   keys as cosign keeps them, and plain ones

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from imagebuilder.attest import licences, provenance, sbom
+from imagebuilder.attest import licences, provenance, sbom, verdict
 from imagebuilder.attest.provenance import LOCK, RECIPE, Origin
 from imagebuilder.attest.source import Source
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.registry.artefacts import Artefact, Part
 from imagebuilder.registry.reader import OCI_MANIFEST, Descriptor
-from imagebuilder.smoke import report as reports
 from imagebuilder.store import ImageRecord, Store
 
 TITLE = "org.opencontainers.image.title"
@@ -167,12 +166,15 @@ def _report(image: ImageRecord, store: Store) -> tuple[Document, ...]:
     path = store.report(image.manifest)
     if not path.exists():
         return ()
-    report = reports.read(path)
-    if report.digest != image.manifest:
-        raise InputError(
-            "the report is about another image", where=str(path), hint="run the smoke test again"
-        )
-    return (_single(REPORT, reports.dumps(report).encode()),)
+    hint = "run the smoke test again"
+    try:
+        data = path.read_bytes()
+        about = verdict.read(data).digest
+    except (OSError, ValueError) as error:
+        raise InputError(f"the report cannot be used: {error}", where=str(path), hint=hint) from None
+    if about != image.manifest:
+        raise InputError("the report is about another image", where=str(path), hint=hint)
+    return (_single(REPORT, data),)
 
 
 def kind_of(artifact_type: str, annotations: Mapping[str, Any]) -> Kind | None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
-from imagebuilder.attest import provenance, published
+from imagebuilder.attest import provenance, published, verdict
 from imagebuilder.attest.bundle import PROVENANCE, REPORT
 from imagebuilder.attest.published import Published
 from imagebuilder.errors import RegistryError
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client
-from imagebuilder.smoke.report import Report
 from imagebuilder.store import ImageRecord, Store
 from imagebuilder.workflow import labels
 
@@ -93,11 +90,11 @@ def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
     """
     found = labels(image, store)
     try:
-        verdict, line = _verdict(store.report(image.manifest).read_bytes(), image.manifest)
+        word, line = _verdict(store.report(image.manifest).read_bytes(), image.manifest)
     except FileNotFoundError:
-        verdict, line = "none", "not tested"
+        word, line = "none", "not tested"
     except OSError as error:
-        verdict, line = "none", f"cannot be read: {error.strerror}"
+        word, line = "none", f"cannot be read: {error.strerror}"
     return Inspection(
         reference=target,
         place="store",
@@ -118,7 +115,7 @@ def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
             )
             for layer in image.layers
         ),
-        verdict=verdict,
+        verdict=word,
         report=line,
         signature="",
     )
@@ -133,10 +130,10 @@ def from_registry(client: Client) -> Inspection:
     """
     image = published.read(client)
     found = image.labels
-    verdict, line = "none", "none is attached"
+    word, line = "none", "none is attached"
     for attachment in image.attachments:
-        if attachment.kind == REPORT and verdict != "passed":
-            verdict, line = _verdict(attachment.data, image.digest)
+        if attachment.kind == REPORT and word != "passed":
+            word, line = _verdict(attachment.data, image.digest)
     claim = _claim(image)
     return Inspection(
         reference=str(client.reference),
@@ -150,7 +147,7 @@ def from_registry(client: Client) -> Inspection:
         tags=published.tags_of(client, image.digest),
         pins=_pins(found),
         layers=_layers(image, claim),
-        verdict=verdict,
+        verdict=word,
         report=line,
         signature="present" if image.signed else "none",
         documents=tuple(
@@ -164,14 +161,12 @@ def from_registry(client: Client) -> Inspection:
 
 def _verdict(data: bytes, digest: str) -> tuple[str, str]:
     try:
-        report = Report.model_validate_json(data)
-    except ValidationError:
-        return "none", "is not a report of this version"
+        report = verdict.read(data)
+    except ValueError as error:
+        return "none", str(error)
     if report.digest != digest:
         return "none", "is about another image"
-    passed = sum(check.status == "passed" for check in report.checks)
-    line = f"{passed} of {len(report.checks)} checks passed on {report.nodes} nodes, mode {report.mode}"
-    return ("passed" if report.passed else "failed"), line
+    return ("passed" if report.is_proof else "failed"), str(report)
 
 
 def _claim(image: Published) -> provenance.Claim | None:

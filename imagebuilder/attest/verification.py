@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from pydantic import ValidationError
-
 from imagebuilder import __version__, oci
 from imagebuilder import lock as locks
-from imagebuilder.attest import provenance, sbom
+from imagebuilder.attest import provenance, sbom, verdict
 from imagebuilder.attest.bundle import CYCLONEDX, PROVENANCE, REPORT, SOURCE, SPDX, Kind
 from imagebuilder.attest.provenance import LOCK, RECIPE, Claim
 from imagebuilder.attest.published import Attachment, Published
@@ -25,7 +23,6 @@ from imagebuilder.lock import Lock
 from imagebuilder.plan import Plan
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client
-from imagebuilder.smoke.report import Report
 from imagebuilder.store import Store
 
 Status = Literal["passed", "failed", "not checked"]
@@ -112,7 +109,7 @@ def verify(question: Question, client: Client) -> Verification:
         checks.append(check)
     report, check = _only(question, REPORT, lambda found: _report(found, question.published, claims))
     checks += [check, _blobs(question, client, plan)]
-    used = [claim for claim in claims if report and report[0] in claim.byproducts.values()] or claims
+    used = [claim for claim in claims if report in claim.byproducts.values()] or claims
     return Verification(
         reference=f"{question.published.reference.name}@{question.published.digest}",
         digest=question.published.digest,
@@ -274,21 +271,14 @@ def _bill(
     return len(packages), f"{len(packages)} packages, each as the lock has it"
 
 
-def _report(
-    found: Attachment, published: Published, claims: tuple[Claim, ...]
-) -> tuple[tuple[str, Report], str]:
-    try:
-        report = Report.model_validate_json(found.data)
-    except ValidationError as error:
-        raise _RefusedError(f"is not a report of this version: {error.errors()[0]['msg']}") from None
+def _report(found: Attachment, published: Published, claims: tuple[Claim, ...]) -> tuple[str, str]:
+    report = verdict.read(found.data)
     if report.digest != published.digest:
         raise _RefusedError("it is about another image")
-    if not report.passed:
+    if not report.is_proof:
         raise _RefusedError("the smoke test failed")
     _require_named(found.data, claims)
-    passed = sum(check.status == "passed" for check in report.checks)
-    detail = f"{passed} of {len(report.checks)} checks passed on {report.nodes} nodes, mode {report.mode}"
-    return (_sha256(found.data), report), detail
+    return _sha256(found.data), str(report)
 
 
 def _require_named(data: bytes, claims: tuple[Claim, ...]) -> None:

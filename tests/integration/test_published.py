@@ -1,13 +1,12 @@
-"""What goes with a published image, held against the tools of others: cosign, skopeo, Docker, Podman, dpkg, pip.
+"""What goes with a published image, held against cosign, skopeo, Docker, Podman, dpkg and pip.
 
-The registry is one without the referrers API, so the tag that stands in for it is what is used here; the API is
-tested against a registry of the tests' own.
+The registry is one without the referrers API, so the tag that stands in for it is what is used here; the API
+is tested against a registry of the tests' own.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,13 +19,13 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from docker import DockerClient
 
-from imagebuilder import process
+from imagebuilder.attest import bundle, publish
 from imagebuilder.process import Result, run
-from imagebuilder.registry import Client, Options, parse, reader
+from imagebuilder.registry import Client, Options, parse, push, reader
 from imagebuilder.smoke import report as reports
 from imagebuilder.store import ImageRecord, Store
 from tests.integration.conftest import Built
-from tests.support.proven import report_of
+from tests.support.proven import put_proven, report_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "cpu-mpi.yaml"
@@ -122,39 +121,32 @@ def cosign_verify(key: Path, name: str, *, check: bool = True) -> Result:
 
 
 @pytest.fixture(scope="module")
-def shop(
-    built: Built, store: Store, registry: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shop]:
-    reference = built(RECIPE)
-    image = store.image("cpu-mpi")
+def lent(built: Built, store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The session's store with a report of its own: what the smoke test says is not what is tested here."""
+    built(RECIPE)
+    lent = Store(tmp_path_factory.mktemp("lent"))
+    for kind in ("blobs", "images", "layers", "sources"):
+        (lent.root / kind).symlink_to(store.root / kind)
+    image = lent.image("cpu-mpi")
+    assert image is not None
+    reports.write(report_of(image), lent.report(image.manifest))
+    return lent
+
+
+@pytest.fixture(scope="module")
+def shop(built: Built, lent: Store, registry: str, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    image = lent.image("cpu-mpi")
     assert image is not None
     folder = tmp_path_factory.mktemp("keys")
-    run(
-        [
-            "openssl",
-            "genpkey",
-            "-algorithm",
-            "EC",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-out",
-            folder / "ours.key",
-        ],
-        timeout=60,
-    )
-    run(["openssl", "pkey", "-in", folder / "ours.key", "-pubout", "-out", folder / "ours.pub"], timeout=60)
+    ours = folder / "ours.key"
+    curve = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    run(["openssl", "genpkey", *curve, "-out", ours], timeout=60)
+    run(["openssl", "pkey", "-in", ours, "-pubout", "-out", folder / "ours.pub"], timeout=60)
     prefix = ["--output-key-prefix", str(folder / "theirs")]
     run(["cosign", "generate-key-pair", *prefix], timeout=60, env={"COSIGN_PASSWORD": PASSWORD})
-    # What counts as a proof is the smoke test's business, and tested there.
-    place = store.report(image.manifest)
-    proven = place.exists()
-    if not proven:
-        reports.write(report_of(image), place)
     repository = f"{registry}/published/cpu-mpi"
-    imagebuilder("push", "cpu-mpi", repository, "--sign-key", folder / "ours.key", "--store", store.root)
-    yield Shop(repository=repository, image=image, reference=reference, folder=folder)
-    if not proven:
-        place.unlink()
+    imagebuilder("push", "cpu-mpi", repository, "--sign-key", ours, "--store", lent.root)
+    return Shop(repository=repository, image=image, reference=built(RECIPE), folder=folder)
 
 
 def documents(shop: Shop) -> dict[str, bytes]:
@@ -185,8 +177,8 @@ def test_cosign_verifies_every_document(shop: Shop) -> None:
         cosign_verify(shop.folder / "ours.pub", f"{shop.repository}@{entry.digest}")
 
 
-def test_we_verify_what_cosign_signed(shop: Shop, store: Store) -> None:
-    words = ["verify", shop.name, "--store", str(store.root), "--json", "--key"]
+def test_we_verify_what_cosign_signed(shop: Shop, lent: Store) -> None:
+    words = ["verify", shop.name, "--store", str(lent.root), "--json", "--key"]
     before = imagebuilder(*words, shop.folder / "theirs.pub", check=False)
     assert before.code == 1
     names = [shop.name]
@@ -202,9 +194,9 @@ def test_we_verify_what_cosign_signed(shop: Shop, store: Store) -> None:
     cosign_verify(shop.folder / "theirs.pub", shop.name)
 
 
-def test_we_sign_with_the_key_of_cosign(shop: Shop, store: Store) -> None:
+def test_we_sign_with_the_key_of_cosign(shop: Shop, lent: Store) -> None:
     repository = f"{shop.repository}-again"
-    words = ["push", "cpu-mpi", repository, "--no-attach", "--store", str(store.root)]
+    words = ["push", "cpu-mpi", repository, "--no-attach", "--store", str(lent.root)]
     imagebuilder(*words, "--sign-key", shop.folder / "theirs.key")
     cosign_verify(shop.folder / "theirs.pub", f"{repository}@{shop.image.manifest}")
     assert reader.referrers(Client(parse(repository), Options()), shop.image.manifest) == ()
@@ -265,7 +257,9 @@ def test_manifests_are_what_the_specification_asks(shop: Shop) -> None:
         jsonschema.validate({**seen[1][1], "layers": []}, MANIFEST)
 
 
-def test_others_take_the_image_and_its_documents(shop: Shop, connected: Any, tmp_path: Path) -> None:
+def test_skopeo_and_docker_take_the_image_and_its_documents(
+    shop: Shop, connected: Any, tmp_path: Path
+) -> None:
     for number, (digest, _) in enumerate(manifests(shop)):
         name = f"docker://{shop.repository}@{digest}"
         run(["skopeo", "copy", "--src-tls-verify=false", name, f"dir:{tmp_path / str(number)}"], timeout=120)
@@ -275,20 +269,24 @@ def test_others_take_the_image_and_its_documents(shop: Shop, connected: Any, tmp
         assert shop.image.manifest in json.dumps(pulled.attrs["RepoDigests"])
     finally:
         client.images.remove(shop.name)
-    storage = [
-        "--root",
-        str(tmp_path / "root"),
-        "--runroot",
-        str(tmp_path / "run"),
-        "--storage-driver",
-        "vfs",
-    ]
-    done = run(["podman", *storage, "pull", "--quiet", "--tls-verify=false", shop.name], timeout=300)
-    assert done.stdout.strip() == shop.image.config.removeprefix("sha256:")
+
+
+def test_podman_takes_an_image_with_documents(registry: str, short_folder: Path, tmp_path: Path) -> None:
+    # Layers of a few bytes: without an overlay file system Podman copies all below for each of them.
+    small = Store(tmp_path / "store")
+    image, source = put_proven(small)
+    repository = f"{registry}/published/small"
+    subject = bundle.subject_of(image, small)
+    publish.attach(subject, bundle.documents(image, small, source), repository, options=Options())
+    push(image, small, repository, ["one"])
+    folder = short_folder / "podman"
+    storage = ["--root", f"{folder}/root", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
+    pull = ["podman", *storage, "pull", "--quiet", "--tls-verify=false", f"{repository}:one"]
+    assert run(pull, timeout=120).stdout.strip() == image.config.removeprefix("sha256:")
     run(["podman", *storage, "rmi", "--all", "--force"], timeout=120)
 
 
-def test_inspect_shows_it(shop: Shop, store: Store) -> None:
+def test_inspect_shows_it(shop: Shop, lent: Store) -> None:
     seen = json.loads(imagebuilder("inspect", shop.name, "--json").stdout)
     assert seen["digest"] == shop.image.manifest
     assert shop.image.tag in seen["tags"]
@@ -306,7 +304,7 @@ def test_inspect_shows_it(shop: Shop, store: Store) -> None:
     }
     text = imagebuilder("inspect", shop.name).stdout
     assert f"digest     {shop.image.manifest}" in text
-    local = json.loads(imagebuilder("inspect", "cpu-mpi", "--store", store.root, "--json").stdout)
+    local = json.loads(imagebuilder("inspect", "cpu-mpi", "--store", lent.root, "--json").stdout)
     assert {
         **local,
         "place": "",
@@ -326,10 +324,10 @@ def test_inspect_shows_it(shop: Shop, store: Store) -> None:
     }
 
 
-def test_pushing_again_changes_nothing(shop: Shop, store: Store) -> None:
+def test_pushing_again_changes_nothing(shop: Shop, lent: Store) -> None:
     before = dict(manifests(shop))
-    words = ["push", "cpu-mpi", shop.repository, "--sign-key", shop.folder / "ours.key", "--json"]
-    again = json.loads(imagebuilder(*words, "--store", store.root).stdout)
+    words = ["push", "cpu-mpi", shop.repository, "--json", "--store", str(lent.root)]
+    again = json.loads(imagebuilder(*words, "--sign-key", shop.folder / "ours.key").stdout)
     assert (again["signed"], again["pushed_bytes"]) == (0, 0)
     assert dict(manifests(shop)) == before
 
@@ -339,8 +337,8 @@ def test_made_again_from_the_registry_alone(shop: Shop, store: Store, tmp_path: 
     fresh = tmp_path / "store"
     fresh.mkdir()
     (fresh / "downloads").symlink_to(store.root / "downloads")
-    words = ["verify", "--rebuild", shop.name, "--key", shop.folder / "ours.pub", "--json"]
-    result = json.loads(imagebuilder(*words, "--store", fresh, timeout=900).stdout)
+    words = ["verify", "--rebuild", shop.name, "--json", "--store", str(fresh)]
+    result = json.loads(imagebuilder(*words, "--key", shop.folder / "ours.pub", timeout=900).stdout)
     assert result["passed"], result
     rebuilt = result["checks"][-1]
     assert (rebuilt["name"], rebuilt["status"]) == ("rebuild", "passed")
@@ -349,17 +347,13 @@ def test_made_again_from_the_registry_alone(shop: Shop, store: Store, tmp_path: 
     assert list((fresh / "work").iterdir()) == []
 
 
-def test_a_password_is_never_guessed(shop: Shop, store: Store) -> None:
+def test_a_password_is_never_guessed(shop: Shop, lent: Store) -> None:
     words = ["push", "cpu-mpi", shop.repository, "--sign-key", str(shop.folder / "theirs.key")]
     wrong = run(
-        [PROGRAM, *words, "--store", store.root], timeout=120, check=False, env={"COSIGN_PASSWORD": "x"}
+        [PROGRAM, *words, "--store", lent.root], timeout=120, check=False, env={"COSIGN_PASSWORD": "x"}
     )
     assert (wrong.code, "password is wrong" in wrong.stderr) == (3, True)
-    environment = {key: value for key, value in os.environ.items() if key != "COSIGN_PASSWORD"}
-    silent = process.run(
-        ["env", "-i", *(f"{k}={v}" for k, v in environment.items()), PROGRAM, *words, "--store", store.root],
-        timeout=120,
-        check=False,
-    )
+    command: list[str | Path] = ["env", "--unset=COSIGN_PASSWORD", PROGRAM, *words, "--store", lent.root]
+    silent = run(command, timeout=120, check=False)
     assert (silent.code, "set COSIGN_PASSWORD" in silent.stderr) == (3, True)
     assert "Traceback" not in wrong.stderr + silent.stderr

@@ -10,6 +10,9 @@ from imagebuilder.attest.licences import UNKNOWN, of_copyright, of_metadata
 from imagebuilder.store import Store
 from tests.support.proven import put_proven
 
+TWO_CLASSIFIERS = """\
+Classifier: License :: OSI Approved :: MIT License
+Classifier: License :: OSI Approved :: Apache Software License"""
 FORMAT = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
 
 
@@ -40,7 +43,8 @@ def test_debian_names_become_expressions(synopsis: str, expression: str) -> None
 
 
 def test_the_licences_of_all_files_hold() -> None:
-    text = f"{FORMAT}Files: *\nLicense: Expat\n\nFiles: b\nLicense: GPL-2+ or Expat\n\nFiles: c\nLicense: Expat\n"
+    names = ("Expat", "GPL-2+ or Expat", "Expat")
+    text = FORMAT + "\n\n".join(f"Files: {number}\nLicense: {name}" for number, name in enumerate(names))
     assert of_copyright(text).expression == "(GPL-2.0-or-later OR MIT) AND MIT"
 
 
@@ -67,11 +71,7 @@ def test_what_is_not_clear_is_not_guessed(text: str) -> None:
         ("License: BSD\nClassifier: License :: OSI Approved :: MIT License", "MIT"),
         ("Classifier: License :: OSI Approved :: MIT License", "MIT"),
         ("Classifier: License :: OSI Approved :: BSD License", ""),
-        (
-            "Classifier: License :: OSI Approved :: MIT License\n"
-            "Classifier: License :: OSI Approved :: Apache Software License",
-            "",
-        ),
+        (TWO_CLASSIFIERS, ""),
         ("License: NVIDIA Proprietary Software", "LicenseRef-wheel-NVIDIA-Proprietary-Software"),
         ("License: UNKNOWN", ""),
         ("License: " + "word " * 100, ""),

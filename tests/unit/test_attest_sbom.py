@@ -111,7 +111,7 @@ def test_licences_where_they_are_known() -> None:
 
 
 def test_the_same_again_and_another_for_another_image() -> None:
-    again = Material(**{**vars(MATERIAL)})
+    again = Material(**vars(MATERIAL))
     assert (sbom.spdx(again), sbom.cyclonedx(again)) == (sbom.spdx(MATERIAL), sbom.cyclonedx(MATERIAL))
     other = Material(**{**vars(MATERIAL), "digest": f"sha256:{'b' * 64}"})
     assert spdx(other)["documentNamespace"] != spdx()["documentNamespace"]
