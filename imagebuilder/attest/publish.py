@@ -49,11 +49,10 @@ def attach(
 
     """
     client = Client(parse(reference), options, "pull,push")
-    done = tuple(
-        (document.kind.name, artefacts.attach(client, document.artefact(subject))) for document in documents
-    )
+    digests = artefacts.attach(client, [document.artefact(subject) for document in documents])
     signed = 0
     if key is not None:
-        for digest in (*(digest for _, digest in done), subject.digest):
-            signed += signature.sign(client, digest, key)
-    return Attached(artefacts=done, signed=signed)
+        # The image last: who sees its signature finds the documents signed.
+        signed = sum(signature.sign(client, digest, key) for digest in (*digests, subject.digest))
+    kinds = (document.kind.name for document in documents)
+    return Attached(artefacts=tuple(zip(kinds, digests, strict=True)), signed=signed)

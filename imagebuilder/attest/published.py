@@ -139,8 +139,10 @@ def read(client: Client, key: EllipticCurvePublicKey | None = None) -> Published
 
 def tags_of(client: Client, digest: str, most: int = 100) -> tuple[str, ...]:
     """Name the tags that stand for an image; of a repository with very many, only the last are looked at."""
+    # Those of signatures and lists of artefacts are nobody's to pull.
     names = [tag for tag in reader.tags(client) if not tag.startswith("sha256-")]
-    return tuple(sorted(tag for tag in names[-most:] if client.head_manifest(tag) == digest))
+    looked_at = {*names[-most:], client.reference.tag} - {""}
+    return tuple(sorted(tag for tag in looked_at if client.head_manifest(tag) == digest))
 
 
 def _attachment(

@@ -53,12 +53,16 @@ def of_recipe(recipe: Path) -> Source:
 def find(target: str, image: ImageRecord, store: Store) -> Source:
     """Find the source of an image that a person named by its recipe's path, or by its own name.
 
+    What the store kept at the build comes first: the recipe may have changed since.
+
     Raises:
         InputError: the store does not know it, or a file cannot be read.
 
     """
-    path = Path(target)
-    return of_recipe(path) if path.suffix in {".yaml", ".yml"} else recall(store, image)
+    is_recipe = Path(target).suffix in {".yaml", ".yml"}
+    if is_recipe and not store.source(image.manifest).exists():
+        return of_recipe(Path(target))
+    return recall(store, image)
 
 
 def remember(store: Store, digest: str, source: Source) -> None:

@@ -18,7 +18,7 @@ from imagebuilder.attest.bundle import CYCLONEDX, PROVENANCE, REPORT, SOURCE, SP
 from imagebuilder.attest.provenance import LOCK, RECIPE, Claim
 from imagebuilder.attest.published import Attachment, Published
 from imagebuilder.attest.source import Source
-from imagebuilder.errors import ImagebuilderError, LockError, RegistryError
+from imagebuilder.errors import ImagebuilderError, RegistryError
 from imagebuilder.lock import Lock
 from imagebuilder.plan import Plan
 from imagebuilder.registry import reader
@@ -185,13 +185,11 @@ def _plan(question: Question, source: Source, tool: str) -> tuple[Plan | None, C
     name = "plan"
     try:
         _, plan = source.read()
-    except LockError as error:
+    except ImagebuilderError as error:
         if tool and tool != __version__:
             detail = f"made by imagebuilder {tool}, this is {__version__}"
             return None, Check(name=name, status="not checked", detail=detail)
         return None, Check(name=name, status="failed", detail=error.problems[0].message)
-    except ImagebuilderError as error:
-        return None, Check(name=name, status="failed", detail=str(error.problems[0]))
     wanted = oci.image_config(plan, question.published.diff_ids)
     found = dict(question.published.config)
     if wanted == found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,28 +71,42 @@ class Artefact:
         )
 
 
-def attach(client: Client, artefact: Artefact) -> str:
-    """Bring an artefact into the repository, list it where the registry does not, and return its digest.
+def attach(client: Client, artefacts: Sequence[Artefact]) -> tuple[str, ...]:
+    """Bring artefacts of one image into the repository, and list them where the registry does not.
+
+    What is listed already is not sent again. Returns their digests, in the order given.
 
     Raises:
         RegistryError: the registry refused, broke or cannot be reached.
 
     """
-    data = artefact.manifest()
-    digest = digest_of(data)
-    for part in (Part(media_type=EMPTY_TYPE, data=EMPTY), *artefact.parts):
-        put_blob(client, part.data)
-    listed = put_manifest(client, digest, data)
-    if not listed:
-        entry = Descriptor(
-            media_type=OCI_MANIFEST,
-            digest=digest,
-            size=len(data),
-            artifact_type=artefact.artifact_type,
-            annotations=dict(artefact.annotations),
-        )
-        _list(client, artefact.subject.digest, entry)
-    return digest
+    if not artefacts:
+        return ()
+    subject = artefacts[0].subject.digest
+    there = {item.digest for item in reader.referrers(client, subject)}
+    digests, unlisted, sent = [], [], set()
+    for artefact in artefacts:
+        data = artefact.manifest()
+        digests.append(digest_of(data))
+        if digests[-1] in there:
+            continue
+        for part in (Part(media_type=EMPTY_TYPE, data=EMPTY), *artefact.parts):
+            if part.data not in sent:
+                put_blob(client, part.data)
+                sent.add(part.data)
+        if not put_manifest(client, digests[-1], data):
+            unlisted.append(
+                Descriptor(
+                    media_type=OCI_MANIFEST,
+                    digest=digests[-1],
+                    size=len(data),
+                    artifact_type=artefact.artifact_type,
+                    annotations=dict(artefact.annotations),
+                )
+            )
+    if unlisted:
+        _list(client, subject, unlisted)
+    return tuple(digests)
 
 
 def put_blob(client: Client, data: bytes) -> None:
@@ -131,11 +145,11 @@ def dumps(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _list(client: Client, subject: str, entry: Descriptor) -> None:
-    """Add an entry to the tag that stands in for the API.
+def _list(client: Client, subject: str, entries: Sequence[Descriptor]) -> None:
+    """Add entries to the tag that stands in for the API.
 
-    Two who attach at once could each write a list without the other's entry, and a registry offers no lock:
-    so the list is read again until the entry is seen in it.
+    Two who attach at once could each write a list without the other's entries, and a registry offers no lock:
+    so the list is read again until the entries are seen in it.
     """
     tag = reader.fallback_tag(subject)
     for attempt in range(1, _TRIES + 1):
@@ -149,12 +163,14 @@ def _list(client: Client, subject: str, entry: Descriptor) -> None:
                     hint="remove that tag from the registry",
                 )
             known = reader.parse(reader.Index, there.data, f"{client.reference.name}:{tag}").manifests
-        if entry.digest in {item.digest for item in known}:
+        digests = {item.digest for item in known}
+        missing = tuple(entry for entry in entries if entry.digest not in digests)
+        if not missing:
             return
         if attempt > 1:
             client.pause(attempt - 1, "somebody else attached at the same moment")
-        put_manifest(client, tag, _index((*known, entry)), OCI_INDEX)
-    if entry.digest not in {item.digest for item in reader.referrers(client, subject)}:
+        put_manifest(client, tag, _index((*known, *missing)), OCI_INDEX)
+    if not {entry.digest for entry in entries} <= {item.digest for item in reader.referrers(client, subject)}:
         raise RegistryError(
             "what was attached does not get into the list", where=client.reference.name, hint="push again"
         )

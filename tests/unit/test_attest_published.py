@@ -71,7 +71,7 @@ class World:
         forged = bundle.Document(kind=kind, files=files)
         self.remove(kind)
         subject = bundle.subject_of(self.image, self.store)
-        artefacts.attach(Client(parse(self.repository), OPTIONS, "push"), forged.artefact(subject))
+        artefacts.attach(Client(parse(self.repository), OPTIONS, "push"), [forged.artefact(subject)])
 
     def remove(self, kind: bundle.Kind) -> None:
         tag = ("team/cpu", reader.fallback_tag(self.image.manifest))
@@ -307,7 +307,7 @@ def test_an_image_of_another_version(world: World, monkeypatch: pytest.MonkeyPat
     )
     world.remove(bundle.SOURCE)
     subject = bundle.subject_of(world.image, world.store)
-    artefacts.attach(Client(parse(world.repository), OPTIONS, "push"), source.artefact(subject))
+    artefacts.attach(Client(parse(world.repository), OPTIONS, "push"), [source.artefact(subject)])
     result = world.verify(None)
     assert statuses(result)["plan"] == "not checked"
     assert detail(result, "plan") == f"made by imagebuilder 9.9, this is {__version__}"

@@ -60,7 +60,8 @@ def test_the_manifest_is_as_the_specification_has_it() -> None:
 
 def test_what_is_attached_is_listed(registry: FakeRegistry) -> None:
     there = client(registry)
-    digests = {artefacts.attach(there, artefact(data)) for data in (b"one", b"two")}
+    digests = set(artefacts.attach(there, [artefact(b"one"), artefact(b"two")]))
+    assert len(digests) == 2
     assert {item.digest for item in reader.referrers(there, DIGEST)} == digests
     assert {item.artifact_type for item in reader.referrers(there, DIGEST)} == {"application/x.test"}
     assert (("team/x", reader.fallback_tag(DIGEST)) in registry.manifests) != registry.lists_referrers
@@ -68,14 +69,18 @@ def test_what_is_attached_is_listed(registry: FakeRegistry) -> None:
 
 def test_attaching_again_changes_nothing(registry: FakeRegistry) -> None:
     there = client(registry)
-    first = artefacts.attach(there, artefact())
-    before = dict(registry.manifests)
-    assert artefacts.attach(there, artefact()) == first
+    first = artefacts.attach(there, [artefact()])
+    before, sent = dict(registry.manifests), registry.count("PUT", "")
+    assert artefacts.attach(there, [artefact()]) == first
     assert registry.manifests == before
-    assert registry.count("POST", "/blobs/uploads/") == 1
+    assert registry.count("PUT", "") == sent
+    # The other blob is that of the empty config, which is the same for all.
+    assert artefacts.attach(there, [artefact(b"more")])
+    assert registry.count("POST", "/blobs/uploads/") == 2
 
 
 def test_nothing_attached(registry: FakeRegistry) -> None:
+    assert artefacts.attach(client(registry), []) == ()
     assert reader.referrers(client(registry), DIGEST) == ()
 
 
@@ -89,7 +94,7 @@ def test_entries_of_others_are_kept(old: FakeRegistry) -> None:
     index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [foreign]}
     tag = reader.fallback_tag(DIGEST)
     old.manifests["team/x", tag] = (OCI_INDEX, json.dumps(index).encode())
-    artefacts.attach(client(old), artefact())
+    artefacts.attach(client(old), [artefact()])
     rows = json.loads(old.manifests["team/x", tag][1])["manifests"]
     assert rows[0] == foreign
     assert len(rows) == 2
@@ -111,7 +116,7 @@ def test_two_at_once_lose_nothing(old: FakeRegistry) -> None:
         return False
 
     old.interfere = overwrite
-    digest = artefacts.attach(client(old), artefact())
+    (digest,) = artefacts.attach(client(old), [artefact()])
     rows = json.loads(old.manifests["team/x", tag][1])["manifests"]
     assert {row["digest"] for row in rows} == {digest, foreign["digest"]}
 
@@ -119,7 +124,7 @@ def test_two_at_once_lose_nothing(old: FakeRegistry) -> None:
 def test_a_tag_that_is_taken(old: FakeRegistry) -> None:
     old.manifests["team/x", reader.fallback_tag(DIGEST)] = (OCI_MANIFEST, b"{}")
     with pytest.raises(RegistryError, match="taken by something that is no list"):
-        artefacts.attach(client(old), artefact())
+        artefacts.attach(client(old), [artefact()])
 
 
 def test_an_upload_that_is_forgotten_is_done_again(old: FakeRegistry) -> None:
