@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,7 +31,13 @@ OPTIONS = Options(session=requests.Session(), credentials=ANONYMOUS, attempts=3,
 NAMES = ("signature", "source", "plan", "provenance", "SPDX", "CycloneDX", "report", "layers")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@functools.cache
+def documents_of(world: World, waivers: tuple[str, ...] = ()) -> tuple[bundle.Document, ...]:
+    """Make the documents of an image, once for all tests that leave the store as it is."""
+    return bundle.documents(world.image, world.store, world.source, waivers)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class World:
     """A registry with an image in it, and the store that it came from."""
 
@@ -47,7 +54,7 @@ class World:
         return published.open_image(f"{self.repository}@{self.image.manifest}", OPTIONS)
 
     def push(self, key: ec.EllipticCurvePrivateKey | None = KEY, waivers: tuple[str, ...] = ()) -> None:
-        documents = bundle.documents(self.image, self.store, self.source, waivers)
+        documents = documents_of(self, waivers)
         subject = bundle.subject_of(self.image, self.store)
         publish.attach(subject, documents, self.repository, options=OPTIONS, key=key)
         push(self.image, self.store, self.repository, ["latest", "one"], options=OPTIONS)
@@ -62,8 +69,7 @@ class World:
 
     def forge(self, kind: bundle.Kind, change: Callable[[Any], None]) -> None:
         """Replace what is attached of a kind by a changed copy, as whoever may push can."""
-        documents = bundle.documents(self.image, self.store, self.source)
-        (document,) = [document for document in documents if document.kind == kind]
+        (document,) = [document for document in documents_of(self) if document.kind == kind]
         name = kind.files[0][0]
         data = json.loads(document.files[name])
         change(data)
@@ -81,11 +87,29 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def own(tmp_path: Path) -> Iterator[World]:
+    """A world whose store the test changes."""
     store = Store(tmp_path / "store")
     image, source = put_proven(store)
     with serve(FakeRegistry()) as registry:
         yield World(registry=registry, store=store, image=image, source=source)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    store = Store(tmp_path_factory.mktemp("shared") / "store")
+    image, source = put_proven(store)
+    with serve(FakeRegistry()) as registry:
+        yield World(registry=registry, store=store, image=image, source=source)
+
+
+@pytest.fixture
+def world(shared: World) -> World:
+    """The world that all share, its registry emptied."""
+    shared.registry.manifests.clear()
+    shared.registry.blobs.clear()
+    shared.registry.lists_referrers = False
+    return shared
 
 
 def statuses(result: Verification) -> Mapping[str, str]:
@@ -142,16 +166,16 @@ def test_waivers_are_told(world: World) -> None:
     assert "waived: untested" in detail(world.verify(), "provenance")
 
 
-def test_a_later_push_with_a_proof_counts(world: World) -> None:
-    report = world.store.report(world.image.manifest)
+def test_a_later_push_with_a_proof_counts(own: World) -> None:
+    report = own.store.report(own.image.manifest)
     text = report.read_text()
     report.unlink()
-    world.push(waivers=("untested",))
-    result = world.verify()
+    own.push(waivers=("untested",))
+    result = own.verify()
     assert (result.passed, detail(result, "report")) == (False, "none is attached")
     report.write_text(text)
-    world.push()
-    result = world.verify()
+    own.push()
+    result = own.verify()
     assert result.passed
     assert result.waivers == ()
 
@@ -270,45 +294,45 @@ def test_a_lost_layer(world: World) -> None:
     assert "lost 1 of them" in detail(world.verify(), "layers")
 
 
-def test_layers_that_this_host_makes_otherwise(world: World) -> None:
-    world.push()
-    _, plan = world.source.read()
-    world.store.put_layer(plan.layers[1].key, world.image.layers[0].record)
-    result = world.verify()
+def test_layers_that_this_host_makes_otherwise(own: World) -> None:
+    own.push()
+    _, plan = own.source.read()
+    own.store.put_layer(plan.layers[1].key, own.image.layers[0].record)
+    result = own.verify()
     assert "made other bytes" in detail(result, "layers")
 
 
-def test_a_config_that_the_recipe_does_not_give(world: World) -> None:
-    blob = world.store.blob(world.image.config)
+def test_a_config_that_the_recipe_does_not_give(own: World) -> None:
+    blob = own.store.blob(own.image.config)
     config = json.loads(blob.read_bytes())
     config["config"]["Env"].append("LD_PRELOAD=/tmp/evil.so")
-    digest, size = world.store.put_bytes(json.dumps(config).encode())
-    manifest = json.loads(world.store.blob(world.image.manifest).read_bytes())
+    digest, size = own.store.put_bytes(json.dumps(config).encode())
+    manifest = json.loads(own.store.blob(own.image.manifest).read_bytes())
     manifest["config"].update(digest=digest, size=size)
-    other, _ = world.store.put_bytes(json.dumps(manifest).encode())
-    image = dataclasses.replace(world.image, manifest=other, config=digest)
-    dataclasses.replace(world, image=image).push()
-    result = dataclasses.replace(world, image=image).verify()
+    other, _ = own.store.put_bytes(json.dumps(manifest).encode())
+    image = dataclasses.replace(own.image, manifest=other, config=digest)
+    dataclasses.replace(own, image=image).push()
+    result = dataclasses.replace(own, image=image).verify()
     assert "give another config: config differ" in detail(result, "plan")
     assert not result.passed
 
 
-def test_an_image_of_another_version(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_of_another_version(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagebuilder.attest.provenance.__version__", "9.9")
-    world.push()
+    own.push()
     monkeypatch.undo()
-    assert world.verify().passed
-    recipe = world.source.recipe.replace("port: 2222", "port: 2223")
-    documents = bundle.documents(world.image, world.store, world.source)
+    assert own.verify().passed
+    recipe = own.source.recipe.replace("port: 2222", "port: 2223")
+    documents = bundle.documents(own.image, own.store, own.source)
     assert documents
     source = bundle.Document(
         kind=bundle.SOURCE,
-        files={"recipe.yaml": recipe.encode(), "recipe.lock": world.source.lock.encode()},
+        files={"recipe.yaml": recipe.encode(), "recipe.lock": own.source.lock.encode()},
     )
-    world.remove(bundle.SOURCE)
-    subject = bundle.subject_of(world.image, world.store)
-    artefacts.attach(Client(parse(world.repository), OPTIONS, "push"), [source.artefact(subject)])
-    result = world.verify(None)
+    own.remove(bundle.SOURCE)
+    subject = bundle.subject_of(own.image, own.store)
+    artefacts.attach(Client(parse(own.repository), OPTIONS, "push"), [source.artefact(subject)])
+    result = own.verify(None)
     assert statuses(result)["plan"] == "not checked"
     assert detail(result, "plan") == f"made by imagebuilder 9.9, this is {__version__}"
 
@@ -438,15 +462,15 @@ def test_inspection_of_what_others_made(world: World) -> None:
         inspection.from_registry(published.open_image(f"{world.repository}:foreign", OPTIONS))
 
 
-def test_inspection_of_the_store(world: World) -> None:
-    found = inspection.from_store("cpu-mpi", world.image, world.store)
-    assert (found.place, found.digest, found.verdict) == ("store", world.image.manifest, "passed")
+def test_inspection_of_the_store(own: World) -> None:
+    found = inspection.from_store("cpu-mpi", own.image, own.store)
+    assert (found.place, found.digest, found.verdict) == ("store", own.image.manifest, "passed")
     assert found.pins["openmpi"] == "5.0.7"
     assert [layer.component for layer in found.layers] == ["debian", "python", "python", "settings"]
-    world.store.report(world.image.manifest).write_text("{}")
-    assert inspection.from_store("x", world.image, world.store).report.startswith("is not a smoke report")
-    world.store.report(world.image.manifest).unlink()
-    assert inspection.from_store("x", world.image, world.store).report == "not tested"
+    own.store.report(own.image.manifest).write_text("{}")
+    assert inspection.from_store("x", own.image, own.store).report.startswith("is not a smoke report")
+    own.store.report(own.image.manifest).unlink()
+    assert inspection.from_store("x", own.image, own.store).report == "not tested"
 
 
 def test_an_image_needs_a_tag_or_a_digest() -> None:
