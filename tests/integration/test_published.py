@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,10 +233,19 @@ def test_licences_of_a_real_image(shop: Shop) -> None:
     assert known > len(declared) / 2
 
 
-def test_the_bills_are_valid(shop: Shop) -> None:
+def test_the_bills_are_valid(shop: Shop, tmp_path: Path) -> None:
     found = documents(shop)
     validator = JsonStrictValidator(SchemaVersion.V1_6)
     assert validator.validate_str(found["sbom.cdx.json"].decode()) is None
+    path = tmp_path / "sbom.spdx.json"
+    path.write_bytes(found["sbom.spdx.json"])
+    with warnings.catch_warnings():
+        # Its parser generator is as old as it says.
+        warnings.simplefilter("ignore")
+        from spdx_tools.spdx.parser.parse_anything import parse_file
+        from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+        assert validate_full_spdx_document(parse_file(str(path))) == []
 
 
 def manifests(shop: Shop) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import requests
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from typer.testing import CliRunner
 
 from imagebuilder import __version__
 from imagebuilder.attest import bundle, inspection, publish, published, signature, verification
 from imagebuilder.attest.source import Source
 from imagebuilder.attest.verification import Question, Verification
+from imagebuilder.cli import app
 from imagebuilder.errors import InputError, RegistryError
 from imagebuilder.registry import Client, Options, artefacts, parse, push, reader
 from imagebuilder.registry.credentials import ANONYMOUS
@@ -476,3 +479,59 @@ def test_inspection_of_the_store(own: World) -> None:
 def test_an_image_needs_a_tag_or_a_digest() -> None:
     with pytest.raises(InputError, match="not an image"):
         published.open_image("registry.example/team/x", OPTIONS)
+
+
+def command(*words: str | Path) -> tuple[int, str, str]:
+    """Run the command line in this process: exit code, standard output and standard error."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def written(folder: Path, key: ec.EllipticCurvePrivateKey) -> Path:
+    path = folder / "cosign.pub"
+    kind = serialization.PublicFormat.SubjectPublicKeyInfo
+    path.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, kind))
+    return path
+
+
+def test_the_command_that_verifies(world: World, tmp_path: Path) -> None:
+    world.push(waivers=("untested",))
+    name, key = f"{world.repository}:one", written(tmp_path, KEY)
+    store = ("--store", world.store.root)
+    code, out, err = command("verify", name, "--key", key, *store)
+    assert (code, out.splitlines()[-1]) == (0, "verified")
+    assert out.startswith(f"{world.repository}@{world.image.manifest}\n")
+    assert "with these gates waived: untested" in err
+    code, out, _ = command("verify", name, "--key", written(tmp_path, OTHER), *store, "--json")
+    found = json.loads(out)
+    assert (code, found["passed"], found["digest"]) == (1, False, world.image.manifest)
+    # Nothing is ever made from a recipe that the key did not sign.
+    code, out, _ = command("verify", name, "--key", tmp_path / "cosign.pub", "--rebuild", *store)
+    assert (code, "there is no recipe and lock to make it from" in out) == (1, True)
+
+
+def test_the_command_that_inspects_shows_no_escapes(world: World) -> None:
+    push(world.image, world.store, world.repository, ["one"], options=OPTIONS)
+    config = json.loads(world.store.blob(world.image.config).read_bytes())
+    red = "\x1b[31mred\x07\u202e"
+    config["config"]["Labels"] = {f"org.imagebuilder.pin.{red}": red, "org.opencontainers.image.title": red}
+    config["history"] = [{"created_by": red} for _ in world.image.layers]
+    manifest = json.loads(world.registry.manifests["team/cpu", "one"][1])
+    data = json.dumps(config).encode()
+    manifest["config"].update(digest=artefacts.digest_of(data), size=len(data))
+    world.registry.blobs["team/cpu", artefacts.digest_of(data)] = data
+    world.registry.manifests["team/cpu", "odd"] = (OCI_MANIFEST, json.dumps(manifest).encode())
+    for words in (("inspect",), ("inspect", "--json"), ("verify",), ("verify", "--json")):
+        code, out, err = command(*words, f"{world.repository}:odd", "--store", world.store.root)
+        assert code == (0 if words[0] == "inspect" else 1)
+        assert not {"\x1b", "\x07", "\u202e"} & set(out + err)
+    assert "\\x1b[31mred" in command("inspect", f"{world.repository}:odd")[1]
+
+
+def test_the_command_that_inspects_the_store(world: World) -> None:
+    code, out, _ = command("inspect", "cpu-mpi", "--store", world.store.root)
+    assert code == 0
+    assert f"digest     {world.image.manifest}" in out
+    assert "openmpi 5.0.7" in out
+    with pytest.raises(InputError, match="not an image in the store"):
+        CliRunner().invoke(app, ["inspect", "nothing-here"], catch_exceptions=False)
