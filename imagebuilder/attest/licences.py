@@ -29,6 +29,7 @@ _FORMAT = re.compile(r"^Format:.*copyright-format/1\.0", re.IGNORECASE | re.MULT
 # A copyright file of a megabyte exists; a licence's whole text in the `License` field too.
 _LIMIT = 16_000_000
 _LONGEST_NAME = 100
+_REFERENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 _MOST_LICENCES = 200
 
 # Debian's short names that SPDX spells differently; the version of the GPL family is handled by a rule.
@@ -148,18 +149,23 @@ def of_metadata(text: str) -> Licence:
     message: Message = HeaderParser().parsestr(text)
     stated = str(message.get("License-Expression", "")).strip()
     if stated:
-        return _joined([_checked(stated, {})])
+        return _stated(stated)
     classifiers = {str(value).rpartition(" :: ")[2] for value in message.get_all("Classifier", [])}
     known = {_CLASSIFIERS[word] for word in classifiers if word in _CLASSIFIERS}
     free = str(message.get("License", "")).strip()
-    if free and (expression := _checked(free, {}).expression):
-        return Licence(expression=expression)
+    if free and (licence := _stated(free)).expression:
+        return licence
     if len(known) == 1:
         return Licence(expression=known.pop())
     if free and free != "UNKNOWN" and len(free) <= _LONGEST_NAME and "\n" not in free:
         reference = _reference("wheel", free)
         return _checked(reference, {reference: free})
     return UNKNOWN
+
+
+def _stated(expression: str) -> Licence:
+    """Take an expression of a wheel; references in it are the wheel's own names for its licences."""
+    return _checked(expression, {reference: reference for reference in _REFERENCE.findall(expression)})
 
 
 def _debian(name: str) -> Licence:
@@ -206,7 +212,7 @@ def _checked(expression: str, own: Mapping[str, str]) -> Licence:
     except (InvalidLicenseExpression, RecursionError):
         return UNKNOWN
     # An expression may use references that nobody explained; then it says nothing.
-    used = set(re.findall(r"LicenseRef-[A-Za-z0-9.-]+", text))
+    used = set(_REFERENCE.findall(text))
     if not used <= set(own):
         return UNKNOWN
     return Licence(expression=text, own=tuple(sorted((key, own[key]) for key in used)))

@@ -66,7 +66,8 @@ def test_what_is_not_clear_is_not_guessed(text: str) -> None:
     [
         ("License-Expression: bsd-3-clause and mit", "BSD-3-Clause AND MIT"),
         ("License-Expression: no such licence", ""),
-        ("License-Expression: LicenseRef-unexplained", ""),
+        ("License-Expression: LicenseRef-NVIDIA AND MIT", "LicenseRef-NVIDIA AND MIT"),
+        ("License: LicenseRef-NVIDIA-Proprietary", "LicenseRef-NVIDIA-Proprietary"),
         ("License: Apache-2.0", "Apache-2.0"),
         ("License: BSD\nClassifier: License :: OSI Approved :: MIT License", "MIT"),
         ("Classifier: License :: OSI Approved :: MIT License", "MIT"),
