@@ -49,7 +49,9 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
         StoreError: the store is full or not writable.
 
     """
-    config_digest, config_size = store.put_bytes(_json(_config(plan, layers)))
+    config_digest, config_size = store.put_bytes(
+        _json(image_config(plan, [layer.diff_id for layer in layers]))
+    )
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
@@ -84,7 +86,7 @@ def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
     records = [layer.record for layer in image.layers]
     if len(records) != len(plan.layers):
         return False
-    config = _json(_config(plan, records))
+    config = _json(image_config(plan, [record.diff_id for record in records]))
     if image.config != f"sha256:{hashlib.sha256(config).hexdigest()}":
         return False
     made = [store.layer(layer.key) for layer in plan.layers]
@@ -117,7 +119,8 @@ def blobs(image: ImageRecord) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*layers, image.config, image.manifest)))
 
 
-def _config(plan: Plan, layers: Sequence[LayerRecord]) -> dict[str, Any]:
+def image_config(plan: Plan, diff_ids: Sequence[str]) -> dict[str, Any]:
+    """Make the image config of a plan; `diff_ids` are the digests of its layers' tars, the lowest first."""
     config = plan.config
     run = {
         "Env": [f"{name}={value}" for name, value in config.env],
@@ -133,7 +136,7 @@ def _config(plan: Plan, layers: Sequence[LayerRecord]) -> dict[str, Any]:
         "architecture": plan.architecture,
         "os": "linux",
         "config": {key: value for key, value in run.items() if value},
-        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
         "history": [
             {"created": EPOCH, "created_by": f"imagebuilder: {layer.title}"} for layer in plan.layers
         ],

@@ -7,6 +7,7 @@
     reports/<hex>.json       the smoke report of a manifest
     scans/<hex>.json         what the search for secrets found in a layer (`leaks.image`)
     pushed/<hex>.json        which repository of a registry has a blob (`registry.sources`)
+    sources/<hex>.json       the recipe and the lock of a manifest
     locks/  work/            what running builds hold; nothing that outlives them
 
 Everything is written beside its place and renamed into it, so a reader sees a whole file or none, whoever is
@@ -247,6 +248,10 @@ class Store:
     def report(self, digest: str) -> Path:
         """Name the place of the smoke report of a manifest."""
         return self.root / "reports" / f"{_hex(digest.removeprefix('sha256:'), digest)}.json"
+
+    def source(self, digest: str) -> Path:
+        """Name the place of the recipe and the lock of a manifest."""
+        return self.root / "sources" / f"{_hex(digest.removeprefix('sha256:'), digest)}.json"
 
     # Lifetimes
 

@@ -103,6 +103,7 @@ def build(
     """Build the image of a recipe. Locks it first if it never was."""
     from imagebuilder import lock as locks
     from imagebuilder import oci
+    from imagebuilder.attest import source as sources
     from imagebuilder.engines import embedded
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
@@ -113,11 +114,13 @@ def build(
         err(f"{recipe_file} has no lock yet: resolving")
         update_lock(recipe_file, site, None)
     locked, planned = read_plan(recipe_file)
+    source = sources.of_recipe(recipe_file)
     where = open_store(store)
     surroundings = detect(site, distribution=locked.base.partition(":")[0])
     with shown(progress, sys.stderr) as live:
         shop = embedded.Workshop(lock=locked, store=where, site=surroundings, progress=live)
         built = embedded.build(planned, shop)
+    sources.remember(where, built.image.manifest, source)
     if output is not None:
         oci.export(built.image, where, output)
     reference = _load(built.image, where) if load else ""

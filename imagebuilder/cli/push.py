@@ -11,22 +11,27 @@ import typer
 
 from imagebuilder.cli.base import (
     Json,
+    PlainHttp,
     ProgressKind,
     SiteFile,
     StoreFolder,
     app,
+    ask_password,
     check_progress,
     err,
     open_store,
     out,
     out_json,
+    registry_options,
 )
 from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
+    from imagebuilder.attest.bundle import Document
+    from imagebuilder.attest.publish import Attached
     from imagebuilder.gates import Waiver
     from imagebuilder.progress import Progress
-    from imagebuilder.registry import Options
+    from imagebuilder.registry import PushResult
     from imagebuilder.site import Site
     from imagebuilder.store import ImageRecord, Store
 
@@ -55,9 +60,17 @@ def push(
     allow_baked_keys: Annotated[
         bool, typer.Option("--allow-baked-keys", help="Push with ssh keys in a layer, for closed networks.")
     ] = False,
-    plain_http: Annotated[
-        bool, typer.Option("--plain-http", help="Allow plain HTTP to a registry that is not on this host.")
-    ] = False,
+    attach: Annotated[
+        bool,
+        typer.Option(
+            "--attach/--no-attach", help="Attach bills of materials, provenance, report, recipe and lock."
+        ),
+    ] = True,
+    sign_key: Annotated[
+        Path | None,
+        typer.Option("--sign-key", metavar="FILE", help="Sign it, and what is attached, as cosign does."),
+    ] = None,
+    plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
@@ -65,7 +78,8 @@ def push(
 ) -> None:
     """Push an image that passes every gate; only what the registry lacks travels."""
     from imagebuilder import registry
-    from imagebuilder.progress import human, shown
+    from imagebuilder.attest import bundle, publish, signing_keys
+    from imagebuilder.progress import shown
     from imagebuilder.site import detect
     from imagebuilder.workflow import last_image
 
@@ -80,6 +94,9 @@ def push(
         )
     target = registry.parse(repository)
     surroundings = detect(site)
+    options = registry_options(surroundings, target.host, plain_http=plain_http)
+    key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
+    attached: list[Attached] = []
     waived = {
         "recipe": out_of_step,
         "smoke-test": untested,
@@ -89,29 +106,44 @@ def push(
     with shown(progress, sys.stderr) as live:
         allowed = [name for name, is_waived in waived.items() if is_waived]
         waivers = _pass_gates(image, found, where, surroundings, allowed, live)
+
+        def attach_all() -> None:
+            made = _documents(image, found, where, waivers) if attach else ()
+            attached.append(
+                publish.attach(bundle.subject_of(found, where), made, repository, options=options, key=key)
+            )
+
         live.begin("push", f"{found.name} to {repository}", "pushing", found.size)
         result = registry.push(
             found,
             where,
             repository,
             (*(found.tags or (found.tag, found.lock[:12])), *(tags or ())),
-            options=_registry_options(surroundings, target.host, plain_http=plain_http),
+            options=options,
             move=move,
+            before=attach_all,
             advance=lambda count: live.advance("push", count),
         )
         live.end("push", f"{found.name} to {repository}", "done", result.pushed_bytes)
     for waiver in waivers:
         err(f"warning: {waiver.flag}: {waiver.reason}")
     if as_json:
-        out_json({**dataclasses.asdict(result), "waivers": [dataclasses.asdict(item) for item in waivers]})
+        told = [dataclasses.asdict(item) for item in waivers]
+        out_json({**dataclasses.asdict(result), **dataclasses.asdict(attached[0]), "waivers": told})
         return
-    out(f"pushed  {result.reference}")
-    out(f"tags    {', '.join(result.tags)}")
-    for tag, digest in result.moved:
-        out(f"moved   {tag}, which stood for {digest}")
-    out(
-        f"        {human(result.pushed_bytes)} in {result.pushed_blobs} blobs travelled, "
-        f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
+    _show(result, attached[0], signed=key is not None)
+
+
+def _documents(
+    target: str, image: ImageRecord, store: Store, waivers: tuple[Waiver, ...]
+) -> tuple[Document, ...]:
+    """Make what goes with an image; the provenance tells which gates were waived."""
+    from imagebuilder.attest import bundle
+    from imagebuilder.attest import source as sources
+
+    source = sources.find(target, image, store)
+    return bundle.documents(
+        image, store, source, tuple(waiver.gate for waiver in waivers), bundle.claimed_time()
     )
 
 
@@ -139,16 +171,19 @@ def _pass_gates(
     )
 
 
-def _registry_options(site: Site, host: str, *, plain_http: bool) -> Options:
-    """Say how to reach a registry, from the site's settings and the command line."""
-    from imagebuilder import registry
-    from imagebuilder.registry.certificates import Trust
+def _show(result: PushResult, attached: Attached, *, signed: bool) -> None:
+    from imagebuilder.progress import human
 
-    own = dict(site.registries)
-    trust = {
-        name: Trust(authorities=(item.ca,) if item.ca else (), client=item.client)
-        for name, item in own.items()
-        if item.ca or item.client
-    }
-    insecure = plain_http or (host in own and own[host].plain_http)
-    return registry.Options(session=site.session(), insecure=insecure, trust=trust)
+    out(f"pushed  {result.reference}")
+    out(f"tags    {', '.join(result.tags)}")
+    for tag, digest in result.moved:
+        out(f"moved   {tag}, which stood for {digest}")
+    out(
+        f"        {human(result.pushed_bytes)} in {result.pushed_blobs} blobs travelled, "
+        f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
+    )
+    if attached.artefacts:
+        out(f"with    {', '.join(kind for kind, _ in attached.artefacts)}")
+    if signed:
+        out(f"signed  {attached.signed} new signatures")
+    out(f"next:   imagebuilder verify {result.reference}" + (" --key FILE.pub" if signed else ""))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +67,7 @@ def push(
     *,
     options: Options | None = None,
     move: bool = False,
+    before: Callable[[], object] = lambda: None,
     advance: Advance = no_advance,
 ) -> PushResult:
     """Push an image of the store.
@@ -78,6 +79,8 @@ def push(
         tags: to give it there, besides the one in the reference.
         options: how to reach the registry.
         move: let a tag that stands for another image stand for this one.
+        before: called when all layers are there and nothing refers to them yet: what goes with the image is
+            there before a tag stands for it.
         advance: told the bytes done, of `image.size` in all; bytes that need not travel count at once.
 
     Raises:
@@ -111,6 +114,7 @@ def push(
         uploads = [Upload(client, blob, elsewhere.get(blob.digest, ""), advance) for blob in blobs]
         fates = _push_blobs(client, uploads)
         sources.remember(store, target, [blob.digest for blob in blobs])
+        before()
         _push_manifest(client, image.manifest, manifest, names, move=move)
     advance(len(manifest))
     stayed = [blob for blob in blobs if fates[blob.digest] != PUSHED]

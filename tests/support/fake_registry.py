@@ -17,6 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 _UPLOAD = re.compile(r"/v2/(.+)/blobs/uploads/([0-9a-z]*)")
 _BLOB = re.compile(r"/v2/(.+)/blobs/(sha256:[0-9a-f]{64})")
 _MANIFEST = re.compile(r"/v2/(.+)/manifests/(.+)")
+_TAGS = re.compile(r"/v2/(.+)/tags/list")
+_REFERRERS = re.compile(r"/v2/(.+)/referrers/(sha256:[0-9a-f]{64})")
 
 
 @dataclass
@@ -32,6 +34,7 @@ class FakeRegistry:
         cut_after: cut one upload that is larger than this after so many bytes; 0 for none.
         resumable: keep what came before a cut.
         auth: "", "basic" or "bearer".
+        lists_referrers: have the referrers API; older registries have none.
 
     """
 
@@ -45,6 +48,7 @@ class FakeRegistry:
     cut_after: int = 0
     resumable: bool = True
     auth: str = ""
+    lists_referrers: bool = False
     token: str = "token-1"
     token_requests: list[dict[str, list[str]]] = field(default_factory=list)
     host: str = ""
@@ -73,6 +77,8 @@ def serve(registry: FakeRegistry) -> Iterator[FakeRegistry]:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     registry: FakeRegistry
+    # Headers and body go out as two small packets, and the second one would wait 40 ms for an answer.
+    disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature is http.server's
         """Stay quiet."""
@@ -113,6 +119,11 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, data) if data is not None else self.refuse(404, "BLOB_UNKNOWN")
         elif found := _MANIFEST.fullmatch(url.path):
             self._manifest(found[1], found[2])
+        elif found := _TAGS.fullmatch(url.path):
+            tags = [name for place, name in shop.manifests if place == found[1] and ":" not in name]
+            self.reply(200, json.dumps({"name": found[1], "tags": tags}).encode())
+        elif shop.lists_referrers and (found := _REFERRERS.fullmatch(url.path)):
+            self._list_referrers(found[1], found[2])
         else:
             self.reply(404)
 
@@ -197,16 +208,35 @@ class Handler(BaseHTTPRequestHandler):
             data = self._drain()
             digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
             parts = json.loads(data)
-            wanted = [parts["config"]["digest"], *(layer["digest"] for layer in parts["layers"])]
+            blobs = [parts["config"], *parts["layers"]] if "config" in parts else []
+            wanted = [blob["digest"] for blob in blobs]
             if any((repository, part) not in shop.blobs for part in wanted):
                 self.refuse(400, "MANIFEST_BLOB_UNKNOWN")
                 return
             for key in (digest, name):
                 shop.manifests[repository, key] = (self.headers["Content-Type"], data)
-            self.reply(201, headers={"Docker-Content-Digest": digest})
+            headers = {"Docker-Content-Digest": digest}
+            if self.registry.lists_referrers and "subject" in parts:
+                headers["OCI-Subject"] = parts["subject"]["digest"]
+            self.reply(201, headers=headers)
         elif (repository, name) in shop.manifests:
             media_type, data = shop.manifests[repository, name]
             digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
             self.reply(200, data, {"Content-Type": media_type, "Docker-Content-Digest": digest})
         else:
             self.refuse(404, "MANIFEST_UNKNOWN")
+
+    def _list_referrers(self, repository: str, subject: str) -> None:
+        rows = []
+        for (place, name), (media_type, data) in self.registry.manifests.items():
+            if place == repository and name.startswith("sha256:"):
+                parts = json.loads(data)
+                if parts.get("subject", {}).get("digest") == subject:
+                    row = {"mediaType": media_type, "digest": name, "size": len(data)}
+                    rows.append({**row, "artifactType": parts.get("artifactType", "")})
+        index = {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.index.v1+json",
+            "manifests": rows,
+        }
+        self.reply(200, json.dumps(index).encode())

@@ -19,7 +19,7 @@ def put_image(
     store: Store, layers: Sequence[Mapping[str, bytes]], *, name: str = "sample", label: str = "one"
 ) -> ImageRecord:
     """Make an image of layers, each a mapping of file names to contents, without Python's own gzip header."""
-    records = [_put_layer(store, files) for files in layers]
+    records = [put_layer(store, files) for files in layers]
     config = {
         "architecture": "amd64",
         "os": "linux",
@@ -60,12 +60,16 @@ def noise(seed: int, size: int) -> bytes:
     return random.Random(seed).randbytes(size)  # noqa: S311 - no secret
 
 
-def _put_layer(store: Store, files: Mapping[str, bytes]) -> LayerRecord:
+def put_layer(store: Store, files: Mapping[str, bytes]) -> LayerRecord:
+    """Make one layer of files; those whose content begins with `->` become symbolic links."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path, content in files.items():
             info = tarfile.TarInfo(path)
-            info.size = len(content)
+            if content.startswith(b"->"):
+                info.type, info.linkname = tarfile.SYMTYPE, content[2:].decode()
+            else:
+                info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
     plain = buffer.getvalue()
     half = len(plain) // 2

@@ -39,8 +39,9 @@ def add_image(store: Store, name: str, *layers: LayerRecord) -> ImageRecord:
         layers=tuple(ImageLayer(record=layer, title="t", component="c") for layer in layers),
     )
     store.put_image(image)
-    store.report(image.manifest).parent.mkdir(exist_ok=True)
-    store.report(image.manifest).write_text("{}")
+    for path in (store.report(image.manifest), store.source(image.manifest)):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
     return image
 
 
@@ -95,7 +96,7 @@ def test_prune_to_nothing(store: Store) -> None:
     assert cache.usage(store).total == 0
     assert store.image_names() == ()
     assert store.layer_keys() == ()
-    assert not list((store.root / "reports").iterdir())
+    assert not [*(store.root / "reports").iterdir(), *(store.root / "sources").iterdir()]
 
 
 def test_prune_keeps_what_is_dear(store: Store) -> None:
@@ -109,6 +110,7 @@ def test_prune_keeps_what_is_dear(store: Store) -> None:
     assert (old.exists(), new.exists()) == (False, True)
     assert store.image("demo") == image
     assert store.report(image.manifest).exists()
+    assert store.source(image.manifest).exists()
 
 
 def test_prune_leaves_layers_that_another_image_uses(store: Store) -> None:

@@ -27,7 +27,7 @@ ORDER = (
     *("store", "cache", "download", "resolve", "supply", "layers", "oci", "diff"),
     *("smoke.target", "smoke.engine", "engines", "registry", "smoke", "launch"),
     *("leaks", "gates"),
-    *("workflow", "init", "doctor", "cli"),
+    *("workflow", "attest", "init", "doctor", "cli"),
 )
 # What would make a pure module depend on more than its arguments.
 IMPURE = frozenset(

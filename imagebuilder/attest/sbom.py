@@ -1,0 +1,314 @@
+"""Bills of materials of an image, made from its lock: SPDX 2.3 and CycloneDX 1.6, both as JSON. Pure.
+
+https://spdx.github.io/spdx-spec/v2.3/ and https://cyclonedx.org/docs/1.6/json/. Packages are named by purls
+(https://github.com/package-url/purl-spec). The same image gives the same bytes: ids come from its digest, and
+the time is the given one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from imagebuilder import __version__
+from imagebuilder.attest.licences import UNKNOWN, Licence
+from imagebuilder.lock import Deb, Lock, Wheel
+
+_NONE = "NOASSERTION"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What a bill of materials says.
+
+    Attributes:
+        name, digest: of the image; the digest is its manifest's.
+        tag: its own.
+        lock: which packages are in it.
+        debs, wheels: licences by package name; what is missing there is not known.
+        created: seconds since 1970, the time that the document claims.
+
+    """
+
+    name: str
+    digest: str
+    tag: str
+    lock: Lock
+    debs: Mapping[str, Licence]
+    wheels: Mapping[str, Licence]
+    created: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Package:
+    kind: str
+    name: str
+    version: str
+    file: str
+    sha256: str
+    size: int
+    purl: str
+    component: str
+    licence: Licence
+
+
+def spdx(material: Material) -> bytes:
+    """Write the SPDX document: the image, and a package for each deb and wheel in it."""
+    packages = tuple(_packages(material))
+    own = dict(pair for package in packages for pair in package.licence.own)
+    root = "SPDXRef-image"
+    document = {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": f"{material.name}-{material.tag}",
+        "documentNamespace": f"https://spdx.org/spdxdocs/{material.name}-{_uuid(material)}",
+        "creationInfo": {"created": _time(material), "creators": [f"Tool: imagebuilder-{__version__}"]},
+        "packages": [
+            {
+                "SPDXID": root,
+                "name": material.name,
+                "versionInfo": material.tag,
+                "primaryPackagePurpose": "CONTAINER",
+                "checksums": [
+                    {"algorithm": "SHA256", "checksumValue": material.digest.removeprefix("sha256:")}
+                ],
+                "externalRefs": [_purl_reference(_image_purl(material))],
+                **_unsaid(UNKNOWN),
+            },
+            *(_spdx_package(package) for package in packages),
+        ],
+        "relationships": [
+            {
+                "spdxElementId": "SPDXRef-DOCUMENT",
+                "relationshipType": "DESCRIBES",
+                "relatedSpdxElement": root,
+            },
+            *(
+                {
+                    "spdxElementId": root,
+                    "relationshipType": "CONTAINS",
+                    "relatedSpdxElement": _spdx_id(package),
+                }
+                for package in packages
+            ),
+        ],
+        "hasExtractedLicensingInfos": [
+            {"licenseId": reference, "name": name, "extractedText": _explained(reference, name)}
+            for reference, name in sorted(own.items())
+        ],
+    }
+    return _json(document)
+
+
+def cyclonedx(material: Material) -> bytes:
+    """Write the CycloneDX document: the image as its subject, and a component for each deb and wheel."""
+    packages = tuple(_packages(material))
+    root = _image_purl(material)
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{_uuid(material)}",
+        "version": 1,
+        "metadata": {
+            "timestamp": _time(material),
+            "tools": {
+                "components": [{"type": "application", "name": "imagebuilder", "version": __version__}]
+            },
+            "component": {
+                "type": "container",
+                "bom-ref": root,
+                "name": material.name,
+                "version": material.tag,
+                "hashes": [{"alg": "SHA-256", "content": material.digest.removeprefix("sha256:")}],
+                "purl": root,
+            },
+        },
+        "components": [_cyclonedx_component(package) for package in packages],
+        "dependencies": [{"ref": root, "dependsOn": [package.purl for package in packages]}],
+    }
+    return _json(document)
+
+
+def deb_purl(deb: Deb, base: str) -> str:
+    """Name a Debian package: `pkg:deb/debian/zlib1g@1:1.3?arch=amd64&distro=trixie`."""
+    distribution, _, suite = base.partition(":")
+    return (
+        f"pkg:deb/{_quoted(distribution)}/{_quoted(deb.name)}@{_quoted(deb.version)}"
+        f"?arch={_quoted(deb.architecture)}&distro={_quoted(suite)}"
+    )
+
+
+def wheel_purl(wheel: Wheel) -> str:
+    """Name a wheel: `pkg:pypi/torch@2.10.0`."""
+    return f"pkg:pypi/{_quoted(wheel.name)}@{_quoted(wheel.version)}"
+
+
+def contents(document: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Read purl and hex sha256 of every package from a document of either format.
+
+    Raises:
+        ValueError: it is neither, or a package lacks one of the two.
+
+    """
+    try:
+        if document.get("bomFormat") == "CycloneDX":
+            return frozenset(
+                (str(part["purl"]), _only(part["hashes"], "alg", "SHA-256", "content"))
+                for part in document["components"]
+            )
+        return frozenset(
+            (
+                _only(part["externalRefs"], "referenceType", "purl", "referenceLocator"),
+                _only(part["checksums"], "algorithm", "SHA256", "checksumValue"),
+            )
+            for part in document["packages"]
+            if part.get("primaryPackagePurpose") != "CONTAINER"
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"is not a bill of materials of ours: {error}") from None
+
+
+def subject(document: Mapping[str, Any]) -> str:
+    """Read the digest of the image that a document of either format is about; "" where it names none."""
+    try:
+        if document.get("bomFormat") == "CycloneDX":
+            return "sha256:" + _only(document["metadata"]["component"]["hashes"], "alg", "SHA-256", "content")
+        root = next(part for part in document["packages"] if part["SPDXID"] == "SPDXRef-image")
+        return "sha256:" + _only(root["checksums"], "algorithm", "SHA256", "checksumValue")
+    except (KeyError, TypeError, AttributeError, StopIteration):
+        return ""
+
+
+def expected(lock: Lock) -> frozenset[tuple[str, str]]:
+    """Name what a bill of materials of a lock has to hold, as `contents` does."""
+    debs = ((deb_purl(deb, lock.base), deb.sha256) for deb in lock.debs)
+    return frozenset((*debs, *((wheel_purl(wheel), wheel.sha256) for wheel in lock.wheels)))
+
+
+def _packages(material: Material) -> Iterator[_Package]:
+    lock = material.lock
+    for deb in lock.debs:
+        yield _Package(
+            kind="deb",
+            name=deb.name,
+            version=deb.version,
+            file=deb.path.rpartition("/")[2],
+            sha256=deb.sha256,
+            size=deb.size,
+            purl=deb_purl(deb, lock.base),
+            component=lock.base.partition(":")[0],
+            licence=material.debs.get(deb.name, UNKNOWN),
+        )
+    for wheel in lock.wheels:
+        yield _Package(
+            kind="wheel",
+            name=wheel.name,
+            version=wheel.version,
+            file=wheel.file,
+            sha256=wheel.sha256,
+            size=wheel.size,
+            purl=wheel_purl(wheel),
+            component=wheel.component,
+            licence=material.wheels.get(wheel.name, UNKNOWN),
+        )
+
+
+def _spdx_package(package: _Package) -> dict[str, Any]:
+    return {
+        "SPDXID": _spdx_id(package),
+        "name": package.name,
+        "versionInfo": package.version,
+        "packageFileName": package.file,
+        "primaryPackagePurpose": "LIBRARY" if package.kind == "wheel" else "INSTALL",
+        "checksums": [{"algorithm": "SHA256", "checksumValue": package.sha256}],
+        "externalRefs": [_purl_reference(package.purl)],
+        # SPDX has no field for a size.
+        "comment": f"{package.size} bytes; component {package.component}",
+        **_unsaid(package.licence),
+    }
+
+
+def _unsaid(licence: Licence) -> dict[str, Any]:
+    """Give the fields in which SPDX wants it said that nothing is claimed; a lock names no places."""
+    return {
+        "downloadLocation": _NONE,
+        "filesAnalyzed": False,
+        "supplier": _NONE,
+        "copyrightText": _NONE,
+        "licenseConcluded": _NONE,
+        "licenseDeclared": licence.expression or _NONE,
+    }
+
+
+def _cyclonedx_component(package: _Package) -> dict[str, Any]:
+    licence = package.licence
+    return {
+        "type": "library",
+        "bom-ref": package.purl,
+        "name": package.name,
+        "version": package.version,
+        "hashes": [{"alg": "SHA-256", "content": package.sha256}],
+        "purl": package.purl,
+        **({"licenses": [{"expression": licence.expression}]} if licence.expression else {}),
+        "properties": [
+            {"name": "imagebuilder:component", "value": package.component},
+            {"name": "imagebuilder:file", "value": package.file},
+            {"name": "imagebuilder:size", "value": str(package.size)},
+        ],
+    }
+
+
+def _spdx_id(package: _Package) -> str:
+    # Letters, digits, `.` and `-` only; the hash tells apart what that makes alike (`g++` and `g--`).
+    return f"SPDXRef-{package.kind}-{re.sub(r'[^A-Za-z0-9.-]', '-', package.name)}-{package.sha256[:12]}"
+
+
+def _purl_reference(purl: str) -> dict[str, str]:
+    return {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}
+
+
+def _image_purl(material: Material) -> str:
+    return f"pkg:oci/{_quoted(material.name)}@{_quoted(material.digest)}?tag={_quoted(material.tag)}"
+
+
+def _explained(reference: str, name: str) -> str:
+    if reference.startswith("LicenseRef-debian-"):
+        return (
+            f"The licence that Debian's copyright files call `{name}`. "
+            "Its text is in the image, in /usr/share/doc/*/copyright of the packages that declare it."
+        )
+    return (
+        f"The licence that the wheels' metadata call `{name}`. Its text, where there is one, is in the image."
+    )
+
+
+def _uuid(material: Material) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"oci:{material.digest}:{material.created}")
+
+
+def _time(material: Material) -> str:
+    return datetime.fromtimestamp(material.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _quoted(text: str) -> str:
+    # The purl specification leaves the colon of Debian's epochs as it is.
+    return quote(text, safe=".-_~:")
+
+
+def _only(rows: Any, key: str, value: str, wanted: str) -> str:
+    found = [str(row[wanted]) for row in rows if row[key] == value]
+    if len(found) != 1:
+        raise KeyError(wanted)
+    return found[0]
+
+
+def _json(document: object) -> bytes:
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()

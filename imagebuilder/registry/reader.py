@@ -1,0 +1,244 @@
+"""Reading what a registry has: manifests, small blobs, tags, and what is attached to an image.
+
+A registry is believed in nothing: every document is held to its digest, its announced size and a limit, and
+every field to its type, before anybody uses it. Formats: image-spec 1.1 (manifest.md, descriptor.md,
+image-index.md); referrers and the tag that stands in for them are distribution-spec 1.1's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+import requests
+import urllib3
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from imagebuilder.errors import RegistryError
+from imagebuilder.registry.client import MANIFEST_LIMIT, Client, Manifest
+from imagebuilder.yamlfile import printable
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+_IMAGES = frozenset({OCI_MANIFEST, "application/vnd.docker.distribution.manifest.v2+json"})
+
+# What anybody attaches is JSON or text for people to read; a bill of materials of ten thousand packages has
+# some megabytes.
+BLOB_LIMIT = 64 * 1024 * 1024
+# More tags and artefacts than anybody looks through; a registry that lists without end is cut off.
+_MOST_PAGES = 100
+_TRIES = 3
+_NEXT = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Document(BaseModel):
+    """Unknown keys are let pass: newer registries and tools add some."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, populate_by_name=True)
+
+
+class Descriptor(_Document):
+    """A blob or manifest by its digest, as OCI documents name them; `size` is in bytes."""
+
+    media_type: Annotated[str, Field(alias="mediaType", max_length=255)]
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    size: Annotated[int, Field(ge=0)]
+    artifact_type: Annotated[str, Field(alias="artifactType", max_length=255)] = ""
+    annotations: dict[str, str] = {}
+
+
+class ImageManifest(_Document):
+    """The manifest of an image, or of an artefact that is attached to one (then it has a `subject`)."""
+
+    schema_version: Annotated[Literal[2], Field(alias="schemaVersion")]
+    media_type: Annotated[str, Field(alias="mediaType")] = OCI_MANIFEST
+    artifact_type: Annotated[str, Field(alias="artifactType", max_length=255)] = ""
+    config: Descriptor
+    layers: tuple[Descriptor, ...] = ()
+    subject: Descriptor | None = None
+    annotations: dict[str, str] = {}
+
+
+class Index(_Document):
+    """A list of manifests."""
+
+    schema_version: Annotated[Literal[2], Field(alias="schemaVersion")]
+    manifests: tuple[Descriptor, ...] = ()
+
+
+class _Tags(_Document):
+    tags: tuple[str, ...] | None = None
+
+
+def image_manifest(client: Client, name: str) -> tuple[Manifest, ImageManifest]:
+    """Read the manifest of one image, by tag or digest.
+
+    Raises:
+        RegistryError: there is none, it is damaged, or it is a list of images for several platforms.
+
+    """
+    raw = client.get_manifest(name)
+    where = f"{client.reference.name}@{raw.digest}"
+    if raw.media_type not in _IMAGES:
+        raise RegistryError(
+            f"is not the manifest of one image but of the type {printable(raw.media_type)}",
+            where=where,
+            hint="name one platform's image by its digest",
+        )
+    return raw, parse(ImageManifest, raw.data, where)
+
+
+def find_manifest(client: Client, name: str) -> Manifest | None:
+    """Read any manifest, by tag or digest; None when there is none."""
+    if not client.head_manifest(name):
+        return None
+    return client.get_manifest(name)
+
+
+def blob(client: Client, descriptor: Descriptor) -> bytes:
+    """Read a small blob into memory, and hold it to its descriptor.
+
+    Raises:
+        RegistryError: it is larger than 64 MiB, cannot be had, or is not what the descriptor says.
+
+    """
+    where = f"{client.reference.name}@{descriptor.digest}"
+    if descriptor.size > BLOB_LIMIT:
+        raise RegistryError(f"has {descriptor.size} bytes, which is too large to read", where=where)
+    for attempt in range(1, _TRIES + 1):
+        reply = client.request("GET", f"blobs/{descriptor.digest}", stream=True)
+        try:
+            with reply:
+                data = _read(reply, descriptor.size)
+        except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
+            if attempt == _TRIES:
+                raise RegistryError(
+                    f"broke off while it was read ({type(error).__name__})", where=where, hint="try again"
+                ) from error
+            client.pause(attempt, f"{type(error).__name__} of {descriptor.digest}")
+            continue
+        if len(data) == descriptor.size and _digest(data) == descriptor.digest:
+            return data
+        if attempt < _TRIES and len(data) < descriptor.size:
+            client.pause(attempt, f"{descriptor.digest} came cut short")
+            continue
+        break
+    raise RegistryError(
+        "the registry gave other bytes than the digest says",
+        where=where,
+        hint="something between here and the registry changes what passes; try without the proxy",
+    )
+
+
+def tags(client: Client) -> tuple[str, ...]:
+    """List the tags of the repository, in the registry's order."""
+    found: list[str] = []
+    for page in _pages(client, "tags/list?n=1000", (200, 404)):
+        found += parse(_Tags, page, client.reference.name).tags or ()
+    return tuple(dict.fromkeys(found))
+
+
+def referrers(client: Client, digest: str) -> tuple[Descriptor, ...]:
+    """List what is attached to a manifest: asked of the registry, or read from the tag that stands in for it.
+
+    An artefact that the registry lists does not always name its type or annotations here: read its manifest.
+    """
+    found: list[Descriptor] = []
+    asked = _pages(client, f"referrers/{digest}", (200, 400, 404, 405))
+    if asked:
+        for page in asked:
+            found += parse(Index, page, f"{client.reference.name}: referrers").manifests
+    else:
+        index = find_manifest(client, fallback_tag(digest))
+        if index is not None and index.media_type == OCI_INDEX:
+            found += parse(Index, index.data, f"{client.reference.name}@{index.digest}").manifests
+    return tuple({item.digest: item for item in found}.values())
+
+
+def fallback_tag(digest: str) -> str:
+    """Name the tag that lists what is attached, where a registry has no API for it: `sha256-<hex>`."""
+    return digest.replace(":", "-")
+
+
+def parse(model: type[_Model], data: bytes, where: str) -> _Model:
+    """Read a JSON document as a model.
+
+    Raises:
+        RegistryError: it is not one; says which field.
+
+    """
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise RegistryError(
+            f"is not a document of its kind: {printable(place)}: {printable(first['msg'])}".replace(
+                ": :", ":"
+            ),
+            where=where,
+            hint="it was made by another tool, or damaged",
+        ) from None
+
+
+def json_object(data: bytes, where: str) -> Mapping[str, Any]:
+    """Read a JSON object that somebody published.
+
+    Raises:
+        RegistryError: it is not one.
+
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RegistryError(
+            "is not a JSON object", where=where, hint="it was made by another tool, or damaged"
+        )
+    return found
+
+
+def _read(reply: requests.Response, size: int) -> bytes:
+    """Read at most one byte more than was announced, whatever comes."""
+    parts, rest = [], size + 1
+    while rest > 0:
+        part = reply.raw.read(min(rest, 1 << 20), decode_content=True)
+        if not part:
+            break
+        parts.append(part)
+        rest -= len(part)
+    return b"".join(parts)
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _pages(client: Client, place: str, wanted: tuple[int, ...]) -> list[bytes]:
+    """Read a list page by page; empty where the registry has no such list."""
+    pages: list[bytes] = []
+    url = client.url(place)
+    while url and len(pages) < _MOST_PAGES:
+        reply = client.request("GET", url, wanted=wanted, stream=True)
+        with reply:
+            if reply.status_code != requests.codes.ok:
+                return pages
+            data = _read(reply, MANIFEST_LIMIT)
+            if len(data) > MANIFEST_LIMIT:
+                raise RegistryError("a list is larger than 4 MiB", where=client.reference.name)
+            pages.append(data)
+            url = _next(reply, url)
+    return pages
+
+
+def _next(reply: requests.Response, url: str) -> str:
+    """Find the next page; only ever on the host that gave this one, for the sign-in goes with it."""
+    found = _NEXT.search(reply.headers.get("Link", ""))
+    following = urljoin(url, found[1]) if found else ""
+    return following if following and urlsplit(following).netloc == urlsplit(url).netloc else ""
