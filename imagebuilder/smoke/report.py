@@ -106,6 +106,14 @@ def verdict(checks: tuple[CheckResult, ...]) -> bool:
     )
 
 
+def shortcoming(report: Report) -> str:
+    """Say what a report lacks to be a proof, where no check failed; empty where it lacks nothing, or one did."""
+    if report.passed or any(check.status == "failed" for check in report.checks):
+        return ""
+    missing = [check.name for check in report.checks if check.required and check.status != "passed"]
+    return f"required but not run: {', '.join(missing)}" if missing else "the nodes computed nothing together"
+
+
 def dumps(report: Report) -> str:
     """Write a report as JSON text, keys in the order of the model."""
     return json.dumps(report.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
@@ -190,14 +198,9 @@ def _conclusion(report: Report, width: int) -> list[str]:
         f"mode {report.mode}: {counted}",
         width,
     )
-    if not report.passed and not count["failed"]:
-        missing = [c.name for c in report.checks if c.required and c.status != "passed"]
-        why = (
-            f"required but not run: {', '.join(missing)}"
-            if missing
-            else "the nodes computed nothing together"
-        )
-        rows += _wrapped(f"not a proof: {why}", width)
+    missing = shortcoming(report)
+    if missing:
+        rows += _wrapped(f"not a proof: {missing}", width)
     rows += _wrapped(f"mode {report.mode}: {report.mode_reason}", width)
     for caveat in report.caveats:
         rows += _wrapped(f"note: {caveat}", width)
