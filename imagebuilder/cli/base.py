@@ -14,6 +14,7 @@ from imagebuilder import __version__
 from imagebuilder.errors import ImagebuilderError, InputError
 
 if TYPE_CHECKING:
+    from imagebuilder.smoke.report import Report
     from imagebuilder.store import Store
 
 app = typer.Typer(
@@ -38,6 +39,12 @@ StoreFolder = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="Store to use. [default: the user's cache]")
 ]
 ProgressKind = Annotated[str, typer.Option("--progress", metavar="KIND", help="auto, table, lines or json.")]
+HtmlFile = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
+]
+JunitFile = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML, for CI.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -68,6 +75,18 @@ def open_store(folder: Path | None) -> Store:
     from imagebuilder.store import Store
 
     return Store(folder) if folder is not None else Store.default()
+
+
+def write_views(found: Report, html: Path | None, junit: Path | None) -> None:
+    """Write the views that were asked for."""
+    from imagebuilder import textfile
+    from imagebuilder.smoke.views import junit as test_cases
+    from imagebuilder.smoke.views import page
+
+    for path, render in ((html, page.render), (junit, test_cases.render)):
+        if path is not None:
+            textfile.write(path, render(found))
+            err(f"wrote {path}")
 
 
 def complain(error: ImagebuilderError) -> None:

@@ -1,4 +1,4 @@
-"""A real browser, driven over its DevTools protocol: what a page looks like, and what it asked the network for.
+"""A real browser, driven over its DevTools protocol: how a page looks, and what it asked the network for.
 
 The protocol goes through two pipes (`--remote-debugging-pipe`): no port, no further package. Messages are
 JSON, each ended by a zero byte.
@@ -21,7 +21,7 @@ from typing import Any
 
 PROGRAM = "chromium-headless-shell"
 _SECONDS = 30.0
-# What it offers for the picture of a page; counted on a canvas of the browser itself, which reads PNG already.
+# What is in a picture; the browser itself counts, for it can read PNG.
 _COLOURS = """
 async picture => {
   const bytes = Uint8Array.from(atob(picture), letter => letter.charCodeAt(0));
@@ -84,7 +84,7 @@ class Browser:
         self._until("Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:
-        """Compute something in the page, as its developer tools would: the page's own policy does not matter."""
+        """Compute something in the page, as its developer tools would, whatever its policy says."""
         found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")

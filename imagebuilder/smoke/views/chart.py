@@ -15,8 +15,10 @@ from xml.etree import ElementTree as ET
 # type stays readable there.
 WIDTH = 340.0
 _HEIGHT = 230.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 12.0, 30.0, 42.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 26.0, 42.0
+_LEGEND = 16.0  # what a legend adds to the top
 _ROW = 30.0
+_CHARACTER = 7.2  # about what one takes, for a size of 12 pixels
 _TICKS = 6
 _SERIES = 6  # as many as the style sheet tells apart
 
@@ -73,7 +75,8 @@ def line_chart(  # noqa: PLR0917 - two axes, two texts, the data and a name for 
     if not points:
         return ""
     to_x = _Scale.over([px for px, _ in points], x, _LEFT, WIDTH - _RIGHT)
-    to_y = _Scale.over([py for _, py in points], y, _HEIGHT - _BOTTOM, _TOP)
+    top = _TOP + (_LEGEND if len(drawn) > 1 else 0)
+    to_y = _Scale.over([py for _, py in points], y, _HEIGHT - _BOTTOM, top)
     svg = _svg(name, title, description, _HEIGHT)
     _axes(svg, to_x, to_y)
     for index, (_, found) in enumerate(drawn):
@@ -86,9 +89,7 @@ def line_chart(  # noqa: PLR0917 - two axes, two texts, the data and a name for 
     return _text(svg)
 
 
-def bar_chart(  # noqa: PLR0917 - as above
-    name: str, title: str, description: str, label: str, bars: Sequence[Bar]
-) -> str:
+def bar_chart(name: str, title: str, description: str, label: str, bars: Sequence[Bar]) -> str:
     """Draw bars from left to right, one a line, from zero; a mark stands where it ought to end.
 
     Args:
@@ -106,8 +107,8 @@ def bar_chart(  # noqa: PLR0917 - as above
     if not any(bar.value is not None for bar in bars):
         return ""
     bottom = 10 + _ROW * len(bars)
-    left = 14 + 6.2 * max(len(bar.name) for bar in bars)
-    scale = _Scale.over([0.0, *lengths], Axis(label=label), left, WIDTH - 4 - 6.4 * _widest(bars))
+    left = 14 + _CHARACTER * max(len(bar.name) for bar in bars)
+    scale = _Scale.over([0.0, *lengths], Axis(label=label), left, WIDTH - 4 - _CHARACTER * _widest(bars))
     svg = _svg(name, title, description, bottom + _BOTTOM)
     for tick in scale.ticks:
         _line(svg, scale(tick), 6, scale(tick), bottom, "grid")
@@ -167,7 +168,9 @@ def _log_ticks(values: Sequence[float], base: int) -> tuple[float, ...]:
     """Label whole powers, evenly, few enough to read; the outermost values lie within."""
     low = math.floor(math.log(min(values), base) + 1e-9)
     high = max(math.ceil(math.log(max(values), base) - 1e-9), low + 1)
-    stride = math.ceil((high - low) / (_TICKS - 1))
+    least = math.ceil((high - low) / (_TICKS - 1))
+    # One that ends where the values do, if there is one near.
+    stride = next((step for step in (least, least + 1, least + 2) if (high - low) % step == 0), least)
     return tuple(float(base) ** power for power in range(low, high + stride, stride))
 
 
@@ -201,24 +204,23 @@ def _axes(svg: ET.Element, x: _Scale, y: _Scale) -> None:
         _label(svg, x.start - 6, y(tick) + 3.5, y.axis.write(tick), "end")
     for tick in x.ticks:
         _line(svg, x(tick), y.start, x(tick), y.start + 4, "axis")
+        text = x.axis.write(tick)
         # The outermost label would stick out of the drawing.
-        _label(svg, min(x(tick), WIDTH - 18), y.start + 16, x.axis.write(tick), "middle")
+        furthest = WIDTH - _CHARACTER * len(text) / 2
+        _label(svg, min(x(tick), furthest), y.start + 16, text, "middle")
     _line(svg, x.start, y.start, x.end, y.start, "axis")
     _label(svg, (x.start + x.end) / 2, _HEIGHT - 6, x.axis.label, "middle", "name")
     _label(svg, 4, 12, y.axis.label, "start", "name")
 
 
 def _legend(svg: ET.Element, names: Sequence[str]) -> None:
-    """Name the lines, from the right: the axis' label is on the left."""
-    if len(names) < 2:
-        return
-    right = WIDTH - 4
-    for index, name in reversed(list(enumerate(names))):
-        _label(svg, right, 12, name, "end")
-        right -= 6.4 * len(name) + 6
+    """Name the lines, where there are several, below the axis' label."""
+    left, middle = _LEFT, 24.0
+    for index, name in enumerate(names if len(names) > 1 else ()):
         group = ET.SubElement(svg, "g", {"class": f"series s{index}"})
-        ET.SubElement(group, "polyline", {"points": f"{right - 16:.1f},8.5 {right:.1f},8.5"})
-        right -= 28
+        ET.SubElement(group, "polyline", {"points": f"{left:.1f},{middle} {left + 22:.1f},{middle}"})
+        _label(svg, left + 27, middle + 4, name, "start")
+        left += 27 + _CHARACTER * len(name) + 12
 
 
 def _line(svg: ET.Element, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:  # noqa: PLR0917

@@ -45,6 +45,20 @@ def size(count: float) -> str:
     return f"{count:.4g} {unit}"
 
 
+def rate(gigabytes: float) -> str:
+    """Write a bandwidth, given in 10^9 bytes a second.
+
+    >>> rate(10), rate(0.001), rate(0.00001)
+    ('10 GB/s', '1 MB/s', '10 kB/s')
+    """
+    count = gigabytes * 1e9
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}/s"
+
+
 def layout(row: ScalingRow) -> str:
     """Name a layout: nodes times processes."""
     return f"{row.nodes} × {row.processes}"  # noqa: RUF001 - people write it so
@@ -61,14 +75,14 @@ def _bandwidth(report: Report, rows: tuple[SweepRow, ...]) -> Figure | None:
         for name in names
     ]
     best = max(rows, key=lambda row: row.busbw_gbs)
-    reached = f"{best.busbw_gbs:.3g} GB/s with {size(best.bytes)} of {best.dtype}"
+    reached = f"{rate(best.busbw_gbs)} with {size(best.bytes)} of {best.dtype}"
     svg = line_chart(
         "bandwidth",
         "Bus bandwidth of allreduce by size",
         f"One line for each of {', '.join(names)}, over sizes from {size(min(row.bytes for row in rows))} to "
         f"{size(max(row.bytes for row in rows))}. The most is {reached}.",
         Axis(label="size of the tensor", base=2, write=size),
-        Axis(label="bus bandwidth, GB/s", base=10),
+        Axis(label="bus bandwidth", base=10, write=rate),
         lines,
     )
     caption = f"At most {reached}. busbw = bytes / seconds × 2(n-1)/n, GB = 10⁹ bytes, mode {report.mode}."  # noqa: RUF001
@@ -95,7 +109,7 @@ def _speedup(rows: tuple[ScalingRow, ...]) -> Figure | None:
         bars,
     )
     caption = (
-        f"Nodes × processes, the same global batch; a mark where all ranks would add up. {SCALING_CAPTION}."  # noqa: RUF001
+        f"Nodes × processes, the same global batch; a mark where all ranks would add up; {SCALING_CAPTION}."  # noqa: RUF001
     )
     return Figure(heading="Scaling", svg=svg, caption=caption)
 

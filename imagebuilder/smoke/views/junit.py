@@ -13,10 +13,10 @@ _STEP_CHARACTERS = 4000
 def render(report: Report) -> str:
     """Write a report as JUnit XML.
 
-    The format has no standard; this keeps to what GitLab, Jenkins and the actions for GitHub read: `testsuites`,
-    `testsuite`, `properties`, `testcase` with `failure` or `skipped`. Where nothing failed, and the report is no
-    proof all the same (a required check was skipped), a test case `verdict` fails: a CI service counts skipped
-    tests as good.
+    The format has no standard; this keeps to what GitLab, Jenkins and the actions for GitHub read:
+    `testsuites`, `testsuite`, `properties`, `testcase` with `failure` or `skipped`. Where nothing failed, and
+    the report is no proof all the same (a required check was skipped), a test case `verdict` fails: a CI
+    service counts skipped tests as good.
 
     Returns:
         Well-formed XML 1.0, whatever is in the report.

@@ -20,6 +20,16 @@ _FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What went wrong in one check, in the same way on some nodes."""
+
+    check: str
+    nodes: tuple[str, ...]
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class PinLine:
     """A pin as wanted and as found; `note` where it was not asked for, or differs between nodes."""
 
@@ -33,8 +43,8 @@ class PinLine:
 def render(report: Report) -> str:
     """Write a report as a page.
 
-    Everything in it is escaped, and its content security policy allows nothing but its own style sheet, named by
-    its hash. So whatever an image wrote into its logs, the page runs nothing and fetches nothing.
+    Everything in it is escaped, and its content security policy allows nothing but its own style sheet,
+    named by its hash. So whatever an image wrote into its logs, the page runs nothing and fetches nothing.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
@@ -48,7 +58,8 @@ def render(report: Report) -> str:
     environment.filters |= {"seconds": seconds, "tail": tail, "layout": figures.layout, "sig": _significant}
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    charts = [(figure, Markup(figure.svg)) for figure in figures.figures(report)]  # noqa: S704  (built as XML)
+    # Built as XML, so escaped already.
+    charts = [(figure, Markup(visible(figure.svg))) for figure in figures.figures(report)]  # noqa: S704
     return environment.get_template("page.html.j2").render(
         report=report,
         title=f"{report.recipe or report.reference}: {'passed' if report.passed else 'failed'}",
@@ -56,13 +67,26 @@ def render(report: Report) -> str:
         style_hash=f"sha256-{digest}",
         counted=_counted(report),
         shortcoming=shortcoming(report),
-        findings=[(check, finding) for check in report.checks for finding in check.findings],
+        failures=failures(report),
         pins=pin_lines(report),
         figures=charts,
         scaling=evidence.scaling(report),
         scaling_caption=figures.SCALING_CAPTION,
         slowest=max((check.seconds for check in report.checks), default=0.0) or 1.0,
         outside=max(report.seconds - sum(check.seconds for check in report.checks), 0.0),
+    )
+
+
+def failures(report: Report) -> tuple[Failure, ...]:
+    """Take all findings, in order; those that differ in nothing but the node are one."""
+    nodes: dict[tuple[str, str, str], list[str]] = {}
+    for check in report.checks:
+        for finding in check.findings:
+            key = (check.name, finding.message, finding.remedy)
+            nodes.setdefault(key, []).extend([finding.node] if finding.node else [])
+    return tuple(
+        Failure(check=check, nodes=tuple(found), message=message, remedy=remedy)
+        for (check, message, remedy), found in nodes.items()
     )
 
 
@@ -122,7 +146,7 @@ def _counted(report: Report) -> tuple[tuple[Status, int], ...]:
 
 
 def _significant(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:,.{digits}g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "-" if value is None else f"{value:,.{digits}g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _finalized(value: object) -> object:
