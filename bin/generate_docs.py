@@ -127,7 +127,7 @@ def _report() -> Iterator[str]:
     yield "# Report of a smoke test"
     yield ""
     yield "JSON, as `imagebuilder smoke-test --report` and `--json` write it. Programs find the same in"
-    yield "[the JSON Schema](report.schema.json). `imagebuilder report` makes an HTML page and JUnit XML of it."
+    yield "[the JSON Schema](report.schema.json). `imagebuilder report` makes a page or JUnit XML of it."
     yield ""
     yield from [*_words(report.Report.__doc__), ""]
     yield from _fields(report.Report)

@@ -101,14 +101,19 @@ class Browser:
         return base64.b64decode(self.call("Page.printToPDF", **paper)["data"])
 
     def requests(self) -> tuple[str, ...]:
-        """Name all that the page asked for since it was opened, itself included."""
-        sent = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
-        return tuple(str(event["params"]["request"]["url"]) for event in sent)
+        """Name what the page was after since it was opened, itself too; not what its policy stopped."""
+        told = {kind: self._told(f"Network.{kind}") for kind in ("requestWillBeSent", "loadingFailed")}
+        stopped = {said["requestId"] for said in told["loadingFailed"] if said.get("blockedReason") == "csp"}
+        sent = [said for said in told["requestWillBeSent"] if said["requestId"] not in stopped]
+        return tuple(str(said["request"]["url"]) for said in sent)
 
     def complaints(self) -> tuple[str, ...]:
         """Tell what the browser's console says: scripts that failed, and what a policy forbade."""
-        kinds = {"Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"}
-        return tuple(json.dumps(event["params"]) for event in self.events if event["method"] in kinds)
+        kinds = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
+        return tuple(json.dumps(said) for kind in kinds for said in self._told(kind))
+
+    def _told(self, method: str) -> list[Any]:
+        return [event["params"] for event in self.events if event["method"] == method]
 
     def _call(self, method: str, parameters: dict[str, Any], session: str = "") -> Any:
         self._number += 1

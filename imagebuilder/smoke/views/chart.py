@@ -207,7 +207,7 @@ def _axes(svg: ET.Element, x: _Scale, y: _Scale) -> None:
         text = x.axis.write(tick)
         # The outermost label would stick out of the drawing.
         furthest = WIDTH - _CHARACTER * len(text) / 2
-        _label(svg, min(x(tick), furthest), y.start + 16, text, "middle")
+        _label(svg, min(x(tick), furthest), y.start + 18, text, "middle")
     _line(svg, x.start, y.start, x.end, y.start, "axis")
     _label(svg, (x.start + x.end) / 2, _HEIGHT - 6, x.axis.label, "middle", "name")
     _label(svg, 4, 12, y.axis.label, "start", "name")
