@@ -214,7 +214,11 @@ def _pairs(dtype: str, one: bytes, two: bytes, rules: Rules) -> _Pairs:
     distances = _sizes(list(map(sub, values_a, values_b)))
     if rules.atol or rules.rtol:
         apart = [
-            not (distance <= rules.atol + rules.rtol * _size(b) or (a != a and b != b))  # noqa: PLR0124  (NaN)
+            not (
+                distance <= rules.atol + rules.rtol * _size(b)
+                if math.isfinite(distance)
+                else a != a and b != b  # noqa: PLR0124  (which only NaN is)
+            )
             for a, b, distance in zip(values_a, values_b, distances, strict=True)
         ]
         indices = list(compress(indices, apart))

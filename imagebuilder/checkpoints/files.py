@@ -33,7 +33,7 @@ def opened(path: Path) -> Iterator[Checkpoint]:
             pieces = []
             left = length
             # Not asked for more than there is: room would be made for it first.
-            while left and offset + length <= size:
+            while left and 0 <= offset <= size - length:
                 # One call returns no more than 2 GiB.
                 piece = os.pread(file.fileno(), left, offset + length - left)
                 if not piece:

@@ -91,9 +91,9 @@ def _tensor(entry: Any, read: Read, start: int, size: int, where: str) -> Tensor
     shape, offsets = _naturals(entry.get("shape")), _naturals(entry.get("data_offsets"))
     if shape is None or offsets is None or len(offsets) != 2 or len(shape) > DIMENSIONS:
         raise damaged
-    if entry.get("dtype") not in _TYPES:
-        raise Incomparable(f"holds a tensor of an unknown type, {entry.get('dtype')}", where=where)
-    dtype = _TYPES[entry["dtype"]]
+    dtype = _TYPES.get(str(entry.get("dtype")))
+    if dtype is None:
+        raise Incomparable(f"holds a tensor of an unknown type, {entry.get('dtype')!r}", where=where)
     begin, end = offsets
     if not begin <= end <= size - start or end - begin != math.prod(shape) * SIZES[dtype]:
         raise damaged
