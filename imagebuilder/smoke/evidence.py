@@ -22,7 +22,10 @@ _AnyRow = TypeVar("_AnyRow", bound=_Row)
 
 
 class SweepRow(_Row):
-    """One size and type of an allreduce. `collectives`: `evidence["sweep"]` is a list of them."""
+    """One size and type of an allreduce.
+
+    `collectives`, and others that time it: `evidence["sweep"]` is a list of them.
+    """
 
     bytes: Annotated[int, Field(description="Size of the tensor.")]
     dtype: Annotated[str, Field(description="Type of its elements.")]
@@ -67,9 +70,10 @@ class PinRow(_Row):
     nodes: Annotated[dict[str, str], Field(description="What loads on each node.")]
 
 
-def sweep(report: Report) -> tuple[SweepRow, ...]:
-    """Read the allreduce sweep; empty where there was none."""
-    return _rows(SweepRow, _of(report, "collectives").get("sweep"))
+def sweeps(report: Report) -> Mapping[str, tuple[SweepRow, ...]]:
+    """Read the allreduce sweeps, by the check that made them."""
+    found = {entry.name: _rows(SweepRow, entry.evidence.get("sweep")) for entry in report.checks}
+    return {name: rows for name, rows in found.items() if rows}
 
 
 def scaling(report: Report) -> tuple[ScalingRow, ...]:

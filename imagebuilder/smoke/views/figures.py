@@ -25,7 +25,10 @@ class Figure:
 def figures(report: Report) -> tuple[Figure, ...]:
     """Draw what a report has: bus bandwidth by size, speed-up by layout, loss by step."""
     made = (
-        _bandwidth(report, evidence.sweep(report)),
+        *(
+            _bandwidth(report, number, name, rows)
+            for number, (name, rows) in enumerate(evidence.sweeps(report).items())
+        ),
         _speedup(evidence.scaling(report)),
         _losses(evidence.losses(report)),
     )
@@ -64,9 +67,7 @@ def layout(row: ScalingRow) -> str:
     return f"{row.nodes} × {row.processes}"  # noqa: RUF001 - people write it so
 
 
-def _bandwidth(report: Report, rows: tuple[SweepRow, ...]) -> Figure | None:
-    if not rows:
-        return None
+def _bandwidth(report: Report, number: int, check: str, rows: tuple[SweepRow, ...]) -> Figure:
     names = tuple(dict.fromkeys(row.dtype for row in rows))
     lines = [
         Series(
@@ -77,7 +78,7 @@ def _bandwidth(report: Report, rows: tuple[SweepRow, ...]) -> Figure | None:
     best = max(rows, key=lambda row: row.busbw_gbs)
     reached = f"{rate(best.busbw_gbs)} with {size(best.bytes)} of {best.dtype}"
     svg = line_chart(
-        "bandwidth",
+        f"bandwidth-{number}",
         "Bus bandwidth of allreduce by size",
         f"One line for each of {', '.join(names)}, over sizes from {size(min(row.bytes for row in rows))} to "
         f"{size(max(row.bytes for row in rows))}. The most is {reached}.",
@@ -86,7 +87,7 @@ def _bandwidth(report: Report, rows: tuple[SweepRow, ...]) -> Figure | None:
         lines,
     )
     caption = f"At most {reached}. busbw = bytes / seconds × 2(n-1)/n, GB = 10⁹ bytes, mode {report.mode}."  # noqa: RUF001
-    return Figure(heading="Collectives", svg=svg, caption=caption)
+    return Figure(heading=f"Allreduce, {check}", svg=svg, caption=caption)
 
 
 def _speedup(rows: tuple[ScalingRow, ...]) -> Figure | None:

@@ -21,8 +21,9 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What went wrong in one check, in the same way on some nodes."""
+    """What went wrong in one check, in the same way on some nodes; `number` is the check's place, from 1."""
 
+    number: int
     check: str
     nodes: tuple[str, ...]
     message: str
@@ -79,14 +80,14 @@ def render(report: Report) -> str:
 
 def failures(report: Report) -> tuple[Failure, ...]:
     """Take all findings, in order; those that differ in nothing but the node are one."""
-    nodes: dict[tuple[str, str, str], list[str]] = {}
-    for check in report.checks:
+    nodes: dict[tuple[int, str, str, str], list[str]] = {}
+    for number, check in enumerate(report.checks, 1):
         for finding in check.findings:
-            key = (check.name, finding.message, finding.remedy)
+            key = (number, check.name, finding.message, finding.remedy)
             nodes.setdefault(key, []).extend([finding.node] if finding.node else [])
     return tuple(
-        Failure(check=check, nodes=tuple(found), message=message, remedy=remedy)
-        for (check, message, remedy), found in nodes.items()
+        Failure(number=number, check=check, nodes=tuple(found), message=message, remedy=remedy)
+        for (number, check, message, remedy), found in nodes.items()
     )
 
 
