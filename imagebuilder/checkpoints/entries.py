@@ -10,7 +10,7 @@ from imagebuilder.checkpoints.tensor import Checkpoint, Incomparable, Tensor
 
 # A file of a few hundred bytes can name itself over and over: so deep, and so many entries, are believed.
 _DEEPEST = 64
-_MOST = 2_000_000
+_MOST = 1_000_000
 # What an optimizer's state dict consists of; a file may have it under any name.
 _OPTIMIZER = {"state", "param_groups"}
 # Where a program that knows them may list its buffers, in the outermost dict.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.checkpoints import machine
+from imagebuilder.checkpoints import entries, machine
 from imagebuilder.checkpoints.compare import Rules, compare
 from imagebuilder.checkpoints.files import opened
 from imagebuilder.checkpoints.tensor import Incomparable
@@ -154,7 +154,6 @@ def cyclic() -> object:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (laughs(10), "entries"),
         (cyclic(), "nested more than"),
         ({"a.b": 1, "a": {"b": 2}}, "two entries that are called 'a.b'"),
         ({1: 1, "1": 2}, "two entries"),
@@ -164,6 +163,15 @@ def cyclic() -> object:
 )
 def test_structures_that_cannot_be_named_are_refused(tmp_path: Path, value: object, words: str) -> None:
     assert words in refused(archive(tmp_path / "x.pt", pickle.dumps(value, protocol=2)))
+
+
+def test_a_file_that_names_itself_over_and_over_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries, "_MOST", 20_000)
+    path = archive(tmp_path / "x.pt", pickle.dumps(laughs(10), protocol=2))
+    assert path.stat().st_size < 2_000
+    assert "more than 20000 entries" in refused(path)
 
 
 def test_numbers_that_are_too_long_to_write_are_no_trouble(tmp_path: Path) -> None:
