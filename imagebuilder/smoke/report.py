@@ -86,6 +86,7 @@ class Report(_Strict):
     pins: Annotated[dict[str, str], Field(description="Component and version, as the lock has them.")]
     runtime: Annotated[Literal["docker", "podman", "process"], Field(description="What ran the nodes.")]
     nodes: Annotated[int, Field(description="How many.")]
+    nproc_per_node: Annotated[int, Field(description="Ranks on each node.")] = 1
     mode: Annotated[Mode, Field(description="What carried the tensors.")]
     mode_reason: Annotated[str, Field(description="Why this mode.")]
     caveats: Annotated[tuple[str, ...], Field(description="What a pass does not say.")]

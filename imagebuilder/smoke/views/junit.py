@@ -76,6 +76,7 @@ def _properties(report: Report) -> dict[str, str]:
         "mode": report.mode,
         "runtime": report.runtime,
         "nodes": str(report.nodes),
+        "nproc_per_node": str(report.nproc_per_node),
         "tool": report.tool,
         **{f"pin.{name}": version for name, version in report.pins.items()},
         **{f"caveat.{number}": caveat for number, caveat in enumerate(report.caveats, 1)},
