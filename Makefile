@@ -18,7 +18,7 @@ BIN := .venv/bin
 # What leads to the engine and the registry, whoever started them.
 SERVICES = services=$$(scripts/services start); eval "$$services";
 
-.PHONY: help image test lint unit integration bench soak docs host clean
+.PHONY: help image test lint unit integration bench soak docs host host-tests clean
 
 help:
 	@sed -n '3,4s/^# *//p' Makefile
@@ -31,7 +31,7 @@ image: $(BIN)/.ready host
 	@echo "Proven. To push it: $(BIN)/imagebuilder push $(RECIPE) REGISTRY/NAME"
 
 # One run of pytest, so that its last line counts every test; the quick ones come first.
-test: lint host
+test: lint host-tests
 	$(SERVICES) $(BIN)/pytest tests/unit tests/integration
 
 lint: $(BIN)/.ready
@@ -42,7 +42,7 @@ lint: $(BIN)/.ready
 unit: $(BIN)/.ready
 	$(BIN)/pytest tests/unit
 
-integration: $(BIN)/.ready host
+integration: $(BIN)/.ready host-tests
 	$(SERVICES) $(BIN)/pytest tests/integration
 
 # Side by side with a plain Dockerfile, printed as ratios.
@@ -51,7 +51,7 @@ bench: $(BIN)/.ready host
 
 # The integration tests again and again, until one fails: what is flaky or leaks shows.
 SOAK_ROUNDS ?= 5
-soak: $(BIN)/.ready host
+soak: $(BIN)/.ready host-tests
 	$(SERVICES) for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
 
 # What is generated from the code: docs/reference, recipes/recipe.schema.json.
@@ -65,6 +65,10 @@ $(BIN)/.ready: pyproject.toml scripts/make-venv
 # Debian packages: the tools that the embedded engine runs, a container engine unless one answers, a registry.
 host:
 	scripts/install-host-packages
+
+# And what only the tests need.
+host-tests:
+	scripts/install-host-packages tests
 
 # The store is kept: `imagebuilder cache prune` empties it.
 clean:
