@@ -18,7 +18,7 @@ BIN := .venv/bin
 # What leads to the engine and the registry, whoever started them.
 SERVICES = services=$$(scripts/services start); eval "$$services";
 
-.PHONY: help image test lint unit integration bench soak docs host clean
+.PHONY: help image test lint unit integration bench soak docs host host-tests clean
 
 help:
 	@sed -n '3,4s/^# *//p' Makefile
@@ -31,7 +31,7 @@ image: $(BIN)/.ready host
 	@echo "Proven. To push it: $(BIN)/imagebuilder push $(RECIPE) REGISTRY/NAME"
 
 # One run of pytest, so that its last line counts every test; the quick ones come first.
-test: lint host
+test: lint host-tests
 	$(SERVICES) $(BIN)/pytest tests/unit tests/integration
 
 lint: $(BIN)/.ready
@@ -42,7 +42,7 @@ lint: $(BIN)/.ready
 unit: $(BIN)/.ready
 	$(BIN)/pytest tests/unit
 
-integration: $(BIN)/.ready host
+integration: $(BIN)/.ready host-tests
 	$(SERVICES) $(BIN)/pytest tests/integration
 
 # Side by side with a plain Dockerfile, printed as ratios.
@@ -53,7 +53,7 @@ bench: $(BIN)/.ready host
 # through a proxy that cuts, delays, truncates and refuses at random; their table is bench/faulty-pushes.md.
 SOAK_ROUNDS ?= 5
 SOAK_PUSHES ?= 200
-soak: $(BIN)/.ready host
+soak: $(BIN)/.ready host-tests
 	$(BIN)/python -m bench.faulty_pushes --pushes $(SOAK_PUSHES) --out bench/faulty-pushes.md
 	$(SERVICES) for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
 
@@ -68,6 +68,10 @@ $(BIN)/.ready: pyproject.toml scripts/make-venv
 # Debian packages: the tools that the embedded engine runs, a container engine unless one answers, a registry.
 host:
 	scripts/install-host-packages
+
+# And what only the tests need.
+host-tests:
+	scripts/install-host-packages tests
 
 # The store is kept: `imagebuilder cache prune` empties it.
 clean:

@@ -6,6 +6,7 @@ With --check nothing is written; the exit code is 1 where a file is not what it 
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import types
 import typing
@@ -20,6 +21,7 @@ from pydantic.fields import FieldInfo
 from imagebuilder import catalog, cli, share
 from imagebuilder.init import schema_text
 from imagebuilder.recipe import Recipe
+from imagebuilder.smoke import evidence, report
 
 ROOT = Path(__file__).resolve().parents[1]
 _NOTICE = "<!-- Written by bin/generate_docs.py (`make docs`); change the code that it describes instead. -->"
@@ -46,6 +48,8 @@ def generated() -> dict[Path, str]:
         reference / "recipe.md": _page(_recipe()),
         reference / "catalog.md": _page(_catalog()),
         reference / "cli.md": _page(_cli()),
+        reference / "report.md": _page(_report()),
+        reference / "report.schema.json": json.dumps(report.schema(), indent=2) + "\n",
     }
 
 
@@ -119,6 +123,35 @@ def _cli() -> Iterator[str]:
         yield from _command(f"imagebuilder {name}", command)
 
 
+def _report() -> Iterator[str]:
+    yield "# Report of a smoke test"
+    yield ""
+    yield "JSON, as `imagebuilder smoke-test --report` and `--json` write it. Programs find the same in"
+    yield "[the JSON Schema](report.schema.json). `imagebuilder report` makes a page or JUnit XML of it."
+    yield ""
+    yield from [*_words(report.Report.__doc__), ""]
+    yield from _fields(report.Report)
+    for name, model in (
+        ("checks", report.CheckResult),
+        ("checks[].findings", report.Finding),
+        ("checks[].steps", report.Step),
+        ("host", report.Host),
+    ):
+        yield from ["", f"## `{name}`", "", *_words(model.__doc__), "", *_fields(model)]
+    yield from [
+        "",
+        "## `checks[].evidence`",
+        "",
+        "What each check leaves there is its own business, but for:",
+    ]
+    for row in (evidence.PinRow, evidence.SweepRow, evidence.ScalingRow):
+        yield from ["", f"### `{row.__name__}`", "", *_words(row.__doc__), "", *_fields(row)]
+    yield from [
+        "",
+        '`training`: `evidence["losses"]` lists the loss of each logged step, mean over the ranks.',
+    ]
+
+
 def _command(name: str, command: Any) -> Iterator[str]:
     yield from ["", f"## {name}", "", *_words(command.help)]
     if hasattr(command, "commands"):
@@ -171,7 +204,7 @@ def _kind(annotation: Any) -> str:
         return " or ".join(f"`{choice}`" for choice in parts)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_kind(part) for part in parts if part is not type(None))
-    names = {str: "text", int: "number", bool: "true or false"}
+    names = {str: "text", int: "number", float: "number", bool: "true or false"}
     return names.get(annotation, "mapping")
 
 

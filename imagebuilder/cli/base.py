@@ -17,6 +17,7 @@ from imagebuilder.errors import ImagebuilderError, InputError
 if TYPE_CHECKING:
     from imagebuilder.registry import Options
     from imagebuilder.site import Site
+    from imagebuilder.smoke.report import Report
     from imagebuilder.store import Store
 
 app = typer.Typer(
@@ -43,6 +44,12 @@ StoreFolder = Annotated[
 ProgressKind = Annotated[str, typer.Option("--progress", metavar="KIND", help="auto, table, lines or json.")]
 PlainHttp = Annotated[
     bool, typer.Option("--plain-http", help="Allow plain HTTP to a registry that is not on this host.")
+]
+HtmlFile = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
+]
+JunitFile = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML, for CI.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -89,6 +96,18 @@ def registry_options(site: Site, host: str, *, plain_http: bool) -> Options:
     }
     insecure = plain_http or (host in own and own[host].plain_http)
     return registry.Options(session=site.session(), insecure=insecure, trust=trust)
+
+
+def write_views(found: Report, html: Path | None, junit: Path | None) -> None:
+    """Write the views that were asked for."""
+    from imagebuilder import textfile
+    from imagebuilder.smoke.views import junit as test_cases
+    from imagebuilder.smoke.views import page
+
+    for path, render in ((html, page.render), (junit, test_cases.render)):
+        if path is not None:
+            textfile.write(path, render(found))
+            err(f"wrote {path}")
 
 
 def complain(error: ImagebuilderError) -> None:

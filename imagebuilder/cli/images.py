@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from imagebuilder.cli.base import (
+    HtmlFile,
     Json,
+    JunitFile,
     ProgressKind,
     RecipeFile,
     SiteFile,
@@ -20,6 +22,7 @@ from imagebuilder.cli.base import (
     open_store,
     out,
     out_json,
+    write_views,
 )
 from imagebuilder.errors import InputError
 
@@ -165,6 +168,8 @@ def smoke_test(
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")
     ] = None,
+    html: HtmlFile = None,
+    junit: JunitFile = None,
     site: SiteFile = None,
     store: StoreFolder = None,
     as_json: Json = False,
@@ -192,6 +197,7 @@ def smoke_test(
         reports.write(result, where.report(result.digest))
     if report is not None:
         reports.write(result, report)
+    write_views(result, html, junit)
     if as_json:
         out(reports.dumps(result).rstrip("\n"))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from imagebuilder.errors import InputError
 
 Status = Literal["passed", "failed", "skipped"]
 Mode = Literal["cpu", "one-gpu-shared", "multi-gpu"]
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, description="How long it took, in seconds.")]
 
 
 class _Strict(BaseModel):
@@ -22,41 +23,42 @@ class _Strict(BaseModel):
 
 
 class Step(_Strict):
-    """One command on one node: how it ended, and the last of what it said.
+    """One command on one node: how it ended, and the last of what it said."""
 
-    The exit code is null where there is none: the node was not running, or the command was given up.
-    """
-
-    node: str
-    command: str
-    exit_code: int | None
-    timed_out: bool
+    node: Annotated[str, Field(description="Where it ran.")]
+    command: Annotated[str, Field(description="`SMOKE` stands for the folder of the test's scripts.")]
+    exit_code: Annotated[
+        int | None, Field(description="Null where the node was not running, or the command was given up.")
+    ]
+    timed_out: Annotated[bool, Field(description="It did not end in time, and was ended.")]
     seconds: Seconds
-    output: str
+    output: Annotated[str, Field(description="The end of standard output, then of standard error.")]
 
 
 class Finding(_Strict):
     """One way in which a check failed, on which node, and what to do about it."""
 
-    node: str
-    message: str
-    remedy: str
+    node: Annotated[str, Field(description="Empty where it is about all of them.")]
+    message: Annotated[str, Field(description="What is wrong.")]
+    remedy: Annotated[str, Field(description="What to do about it.")]
 
 
 class CheckResult(_Strict):
-    """One check. `required`: the image is not proven unless this passed; `reason`: why it was skipped."""
+    """One check."""
 
-    name: str
-    title: str
-    criterion: str
-    required: bool
+    name: Annotated[str, Field(description="One word, as `--check` takes it.")]
+    title: Annotated[str, Field(description="What was run.")]
+    criterion: Annotated[str, Field(description="What had to hold.")]
+    required: Annotated[bool, Field(description="The image is not proven unless this passed.")]
     exchanges: Annotated[bool, Field(description="A pass means that the nodes computed something together.")]
-    status: Status
-    summary: str = ""
-    reason: str = ""
-    findings: tuple[Finding, ...] = ()
-    evidence: dict[str, Any] = {}
-    steps: tuple[Step, ...] = ()
+    status: Annotated[Status, Field(description="How it ended.")]
+    summary: Annotated[str, Field(description="What was seen, where it passed.")] = ""
+    reason: Annotated[str, Field(description="Why it was skipped.")] = ""
+    findings: Annotated[tuple[Finding, ...], Field(description="Why it failed.")] = ()
+    evidence: Annotated[
+        dict[str, Any], Field(description="What was seen, for programs. What was no number is null.")
+    ] = {}
+    steps: Annotated[tuple[Step, ...], Field(description="What was run, in order.")] = ()
     seconds: Seconds
 
 
@@ -65,30 +67,36 @@ class Host(_Strict):
 
     cores: int
     memory_bytes: int
-    gpus: tuple[str, ...]
-    engine: str
+    gpus: Annotated[tuple[str, ...], Field(description="Those that the test could use.")]
+    engine: Annotated[str, Field(description="docker, podman, or none.")]
     engine_version: str
 
 
 class Report(_Strict):
     """All that a smoke test found. `passed` follows from the checks; one that says otherwise is refused."""
 
-    schema_version: Literal[1] = 1
-    tool: str
-    recipe: str
-    lock: str
+    schema_version: Annotated[
+        Literal[1], Field(description="Goes up when what is here changes its meaning, or goes.")
+    ] = 1
+    tool: Annotated[str, Field(description="Name and version of what wrote it.")]
+    recipe: Annotated[str, Field(description="The recipe's name, empty where it is not known.")]
+    lock: Annotated[str, Field(description="The lock's sha256, empty where it is not known.")]
     digest: Annotated[str, Field(description="The manifest's digest, empty where it is not known.")]
-    reference: str
-    pins: dict[str, str]
-    runtime: Literal["docker", "podman", "process"]
-    nodes: int
-    mode: Mode
-    mode_reason: str
-    caveats: tuple[str, ...]
-    host: Host
-    checks: tuple[CheckResult, ...]
+    reference: Annotated[str, Field(description="What the engine knows the image by.")]
+    pins: Annotated[dict[str, str], Field(description="Component and version, as the lock has them.")]
+    runtime: Annotated[Literal["docker", "podman", "process"], Field(description="What ran the nodes.")]
+    nodes: Annotated[int, Field(description="How many.")]
+    nproc_per_node: Annotated[int, Field(description="Ranks on each node.")] = 1
+    mode: Annotated[Mode, Field(description="What carried the tensors.")]
+    mode_reason: Annotated[str, Field(description="Why this mode.")]
+    caveats: Annotated[tuple[str, ...], Field(description="What a pass does not say.")]
+    host: Annotated[Host, Field(description="Where it ran.")]
+    checks: Annotated[tuple[CheckResult, ...], Field(description="In the order in which they ran.")]
     seconds: Seconds
-    passed: bool
+    passed: Annotated[
+        bool,
+        Field(description="No check failed, all required ones passed, and one of those that exchange did."),
+    ]
 
     @model_validator(mode="after")
     def _consistent(self) -> Report:
@@ -106,9 +114,18 @@ def verdict(checks: tuple[CheckResult, ...]) -> bool:
     )
 
 
+def shortcoming(report: Report) -> str:
+    """Say what a report lacks to be a proof; empty where it lacks nothing, and where a check failed."""
+    if report.passed or any(check.status == "failed" for check in report.checks):
+        return ""
+    missing = [check.name for check in report.checks if check.required and check.status != "passed"]
+    return f"required but not run: {', '.join(missing)}" if missing else "the nodes computed nothing together"
+
+
 def dumps(report: Report) -> str:
     """Write a report as JSON text, keys in the order of the model."""
-    return json.dumps(report.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    plain = _plain(report.model_dump(mode="json"))
+    return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write(report: Report, path: Path) -> None:
@@ -171,6 +188,17 @@ def lines(report: Report, width: int = 110) -> tuple[str, ...]:
     return tuple(rows)
 
 
+def _plain(value: Any) -> Any:
+    """Replace what JSON and UTF-8 cannot hold: NaN and infinities by null, half a surrogate pair by `?`."""
+    if isinstance(value, dict):
+        return {_plain(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _row(head: str, detail: str, width: int) -> list[str]:
     """Write what a check found beside its name; what does not fit on the line goes on below."""
     words = textwrap.shorten(detail, 3 * (width - len(head)), placeholder=" ...")
@@ -190,14 +218,9 @@ def _conclusion(report: Report, width: int) -> list[str]:
         f"mode {report.mode}: {counted}",
         width,
     )
-    if not report.passed and not count["failed"]:
-        missing = [c.name for c in report.checks if c.required and c.status != "passed"]
-        why = (
-            f"required but not run: {', '.join(missing)}"
-            if missing
-            else "the nodes computed nothing together"
-        )
-        rows += _wrapped(f"not a proof: {why}", width)
+    missing = shortcoming(report)
+    if missing:
+        rows += _wrapped(f"not a proof: {missing}", width)
     rows += _wrapped(f"mode {report.mode}: {report.mode_reason}", width)
     for caveat in report.caveats:
         rows += _wrapped(f"note: {caveat}", width)

@@ -226,7 +226,7 @@ def _one_check(check: Check, session: Session) -> CheckResult:
         try:
             passed = check.run(session)
         except CheckFailed as error:
-            findings = error.findings
+            findings, evidence = error.findings, dict(error.evidence)
         else:
             summary, evidence = passed.summary, dict(passed.evidence)
     return CheckResult(

@@ -37,16 +37,18 @@ class CheckFailed(ImagebuilderError):
     exit_code = 1
 
     @classmethod
-    def because(cls, *findings: Finding) -> CheckFailed:
-        """Fail for several reasons at once."""
+    def because(cls, *findings: Finding, evidence: Mapping[str, Any] | None = None) -> CheckFailed:
+        """Fail for several reasons at once, and tell what was seen."""
         error = cls(findings[0].message)
         error.findings = findings
+        error.evidence = evidence or {}
         return error
 
     def __init__(self, message: str, *, node: str = "", remedy: str = "") -> None:
         """Fail for one reason: what is wrong, on which node, and what to do about it."""
         super().__init__(message, where=node, hint=remedy)
         self.findings: tuple[Finding, ...] = (Finding(node=node, message=message, remedy=remedy),)
+        self.evidence: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ LOCKS = sorted((ROOT / "recipes").glob("*.lock"))
 ORDER = (
     *("errors", "process", "textfile", "yamlfile", "progress", "share", "tags", "about"),
     *("hostconfig", "http", "site", "suites"),
-    *("recipe", "located", "catalog", "lock", "plan", "render", "keys", "rootfs"),
+    *("recipe", "located", "catalog", "lock", "plan", "render", "keys", "rootfs", "checkpoints"),
     *("store", "cache", "download", "resolve", "supply", "layers", "oci", "diff"),
     *("smoke.target", "smoke.engine", "engines", "registry", "smoke", "launch"),
     *("leaks", "gates"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -10,7 +12,9 @@ from pydantic import ValidationError
 from imagebuilder.errors import InputError
 from imagebuilder.smoke import report as reports
 from imagebuilder.smoke.report import CheckResult, Finding, Host, Report, Status, verdict
+from tests.support.reports import FILES
 
+PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "reference" / "report.schema.json"
 HOST = Host(cores=2, memory_bytes=1 << 30, gpus=(), engine="docker", engine_version="26.1")
 
 
@@ -141,3 +145,65 @@ def test_no_line_is_wider_than_asked() -> None:
 
 def test_the_schema_names_every_field() -> None:
     assert set(reports.schema()["properties"]) == set(Report.model_fields)
+
+
+def test_what_json_cannot_hold_is_replaced(tmp_path: Path) -> None:
+    evidence = {"losses": [1.0, float("nan"), float("inf")], "said": ["half \ud800", {"x": -0.0}]}
+    made = report(SUM.model_copy(update={"evidence": evidence}))
+    path = tmp_path / "r.json"
+    reports.write(made, path)
+    assert "NaN" not in path.read_text(encoding="utf-8")
+    assert reports.read(path).checks[0].evidence == {
+        "losses": [1.0, None, None],
+        "said": ["half ?", {"x": -0.0}],
+    }
+
+
+def test_a_shortcoming_is_told_only_where_nothing_failed() -> None:
+    assert not reports.shortcoming(report(SUM))
+    assert not reports.shortcoming(report(SUM, check("pins", "failed"), check("ssh", "skipped")))
+    assert reports.shortcoming(report(SUM, check("ssh", "skipped"))) == "required but not run: ssh"
+    assert reports.shortcoming(report(check("pins", "passed"))) == "the nodes computed nothing together"
+
+
+def complaints(schema: dict[str, Any], value: Any, root: dict[str, Any], where: str = "") -> list[str]:
+    """Compare a value with as much of JSON Schema as the report's uses."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        found = [complaints(choice, value, root, where) for choice in schema["anyOf"]]
+        return [] if [] in found else found[0]
+    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+    kinds |= {"integer": int, "number": (int, float)}  # type: ignore[dict-item]
+    wrong = []
+    if "type" in schema and not isinstance(value, kinds[schema["type"]]):
+        wrong.append(f"{where}: is no {schema['type']}")
+    if value not in schema.get("enum", [schema.get("const", value)]):
+        wrong.append(f"{where}: is not one of those")
+    if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
+        for index, entry in enumerate(value):
+            wrong += complaints(schema["items"], entry, root, f"{where}[{index}]")
+    if "properties" in schema:
+        wrong += [f"{where}: lacks {name}" for name in schema.get("required", ()) if name not in value]
+        for name, entry in value.items():
+            if name not in schema["properties"]:
+                wrong.append(f"{where}: has {name}")
+            else:
+                wrong += complaints(schema["properties"][name], entry, root, f"{where}.{name}")
+    return wrong
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_reports_are_what_the_published_schema_says(path: Path) -> None:
+    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert complaints(published, found, published) == []
+    del found["mode"]
+    found["checks"][0]["status"] = "fine"
+    found["checks"][1]["steps"][0]["extra"] = 1
+    assert len(complaints(published, found, published)) == 3
+
+
+def test_it_says_by_which_schema_it_was_written() -> None:
+    assert reports.schema()["properties"]["schema_version"]["const"] == 1
+    assert json.loads(reports.dumps(report(SUM)))["schema_version"] == 1

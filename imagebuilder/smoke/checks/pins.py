@@ -36,14 +36,15 @@ def run(session: Session) -> Passed:
                 findings.append(_unknown(node, name, pin, outcome))
             elif not agrees(pin, version, component.probe.compare):
                 findings.append(_another(node, name, pin, version))
+    evidence = {**found, "not asked": unasked}
     if findings:
-        raise CheckFailed.because(*findings)
+        raise CheckFailed.because(*findings, evidence=evidence)
     if not found:
         raise CheckFailed(
             "no pin could be looked at", remedy="an image of imagebuilder is labelled with its pins"
         )
     loaded = ", ".join(f"{name} {entry['found']}" for name, entry in found.items())
-    return Passed(summary=f"as loaded: {loaded}", evidence={**found, "not asked": unasked})
+    return Passed(summary=f"as loaded: {loaded}", evidence=evidence)
 
 
 def agrees(pin: str, version: str, parts: int) -> bool:

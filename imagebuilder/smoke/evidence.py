@@ -1,0 +1,118 @@
+"""What checks leave in `CheckResult.evidence` for views and other programs to read, with its meaning.
+
+Evidence is written by many checks and read back from files, so each reader here takes what fits and says
+nothing of the rest: a view shows what it understands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from imagebuilder.smoke.report import CheckResult, Report
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+_AnyRow = TypeVar("_AnyRow", bound=_Row)
+
+
+class SweepRow(_Row):
+    """One size and type of an allreduce.
+
+    `collectives`, and others that time it: `evidence["sweep"]` is a list of them.
+    """
+
+    bytes: Annotated[int, Field(description="Size of the tensor.")]
+    dtype: Annotated[str, Field(description="Type of its elements.")]
+    seconds: Annotated[float, Field(description="One allreduce.")]
+    algbw_gbs: Annotated[float, Field(description="bytes / seconds, in 10^9 bytes a second.")]
+    busbw_gbs: Annotated[
+        float, Field(description="algbw * 2(n-1)/n for n ranks: what a link carries, whatever n is.")
+    ]
+
+
+class ScalingRow(_Row):
+    """One layout of nodes and processes. `scaling`: `evidence["rows"]` is a list of them.
+
+    A layout that could not run has null for every number, and a reason.
+    """
+
+    nodes: Annotated[int, Field(description="Containers.")]
+    processes: Annotated[int, Field(description="Ranks a container.")]
+    backend: Annotated[str, Field(description="nccl or gloo.")] = ""
+    batch_per_rank: int | None = None
+    batch_global: int | None = None
+    epoch_seconds: float | None = None
+    batch_median_ms: Annotated[float | None, Field(description="Time of a batch, median.")] = None
+    batch_p95_ms: Annotated[float | None, Field(description="95 of 100 batches took no longer.")] = None
+    samples_per_second: float | None = None
+    speedup: Annotated[float | None, Field(description="Against one node with one process.")] = None
+    efficiency: Annotated[float | None, Field(description="Speed-up divided by the ranks.")] = None
+    loss: float | None = None
+    accuracy: Annotated[float | None, Field(description="On digits held out, from 0 to 1.")] = None
+    replica: Annotated[str | None, Field(description="Start of the weights' sha256.")] = ""
+    reason: Annotated[str, Field(description="Why it could not run, or empty.")] = ""
+
+
+class PinRow(_Row):
+    """One pin. `pins`: `evidence[NAME]` for each component that could be asked.
+
+    `evidence["not asked"]` lists those that could not, with the reason.
+    """
+
+    pin: Annotated[str, Field(description="The version that the lock names.")]
+    found: Annotated[str, Field(description="What loads on the first node.")]
+    nodes: Annotated[dict[str, str], Field(description="What loads on each node.")]
+
+
+def sweeps(report: Report) -> Mapping[str, tuple[SweepRow, ...]]:
+    """Read the allreduce sweeps, by the check that made them."""
+    found = {entry.name: _rows(SweepRow, entry.evidence.get("sweep")) for entry in report.checks}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def scaling(report: Report) -> tuple[ScalingRow, ...]:
+    """Read the scaling table; empty where there was none."""
+    return _rows(ScalingRow, _of(report, "scaling").get("rows"))
+
+
+def losses(report: Report) -> tuple[float | None, ...]:
+    """Read the loss of each logged step of the DDP job, mean over the ranks; None where it was no number."""
+    found = _of(report, "training").get("losses")
+    if not isinstance(found, list | tuple):
+        return ()
+    return tuple(
+        float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        for value in found
+    )
+
+
+def pins(report: Report) -> Mapping[str, PinRow]:
+    """Read what each pin was found as, by component."""
+    rows = {name: _rows(PinRow, [value]) for name, value in _of(report, "pins").items()}
+    return {name: found[0] for name, found in rows.items() if found}
+
+
+def check(report: Report, name: str) -> CheckResult | None:
+    """Find a check by its name."""
+    return next((entry for entry in report.checks if entry.name == name), None)
+
+
+def _of(report: Report, name: str) -> Mapping[str, Any]:
+    found = check(report, name)
+    return found.evidence if found else {}
+
+
+def _rows(kind: type[_AnyRow], values: Any) -> tuple[_AnyRow, ...]:
+    found = []
+    for value in values if isinstance(values, list | tuple) else ():
+        try:
+            found.append(kind.model_validate(value))
+        except ValidationError:
+            continue
+    return tuple(found)

@@ -1,0 +1,155 @@
+"""A report as one HTML page that needs nothing else: no script, no font, no picture, no request."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from imagebuilder.smoke import evidence
+from imagebuilder.smoke.checks.pins import numbers
+from imagebuilder.smoke.report import Report, Status, shortcoming
+from imagebuilder.smoke.views import figures
+from imagebuilder.smoke.views.visible import tail, visible
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What went wrong in one check, in the same way on some nodes; `number` is the check's place, from 1."""
+
+    number: int
+    check: str
+    nodes: tuple[str, ...]
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinLine:
+    """A pin as wanted and as found; `note` where it was not asked for, or differs between nodes."""
+
+    name: str
+    wanted: str
+    found: str
+    note: str
+    wrong: bool
+
+
+def render(report: Report) -> str:
+    """Write a report as a page.
+
+    Everything in it is escaped, and its content security policy allows nothing but its own style sheet,
+    named by its hash. So whatever an image wrote into its logs, the page runs nothing and fetches nothing.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        finalize=_finalized,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"seconds": seconds, "tail": tail, "layout": figures.layout, "sig": _significant}
+    style = (_FOLDER / "page.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    # Built as XML, so escaped already.
+    charts = [(figure, Markup(visible(figure.svg))) for figure in figures.figures(report)]  # noqa: S704
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        title=f"{report.recipe or report.reference}: {'passed' if report.passed else 'failed'}",
+        style=Markup(style),  # noqa: S704  (our own file)
+        style_hash=f"sha256-{digest}",
+        counted=_counted(report),
+        shortcoming=shortcoming(report),
+        failures=failures(report),
+        pins=pin_lines(report),
+        figures=charts,
+        scaling=evidence.scaling(report),
+        scaling_caption=figures.SCALING_CAPTION,
+        slowest=max((check.seconds for check in report.checks), default=0.0) or 1.0,
+        outside=max(report.seconds - sum(check.seconds for check in report.checks), 0.0),
+    )
+
+
+def failures(report: Report) -> tuple[Failure, ...]:
+    """Take all findings, in order; those that differ in nothing but the node are one."""
+    nodes: dict[tuple[int, str, str, str], list[str]] = {}
+    for number, check in enumerate(report.checks, 1):
+        for finding in check.findings:
+            key = (number, check.name, finding.message, finding.remedy)
+            nodes.setdefault(key, []).extend([finding.node] if finding.node else [])
+    return tuple(
+        Failure(number=number, check=check, nodes=tuple(found), message=message, remedy=remedy)
+        for (number, check, message, remedy), found in nodes.items()
+    )
+
+
+def pin_lines(report: Report) -> tuple[PinLine, ...]:
+    """Set each pin beside what loads; wrong are those of a failed check that differ in a leading number."""
+    check = evidence.check(report, "pins")
+    found = evidence.pins(report)
+    unasked = check.evidence.get("not asked", ()) if check else ()
+    reasons = dict(
+        str(entry).split(": ", 1)
+        for entry in (unasked if isinstance(unasked, list | tuple) else ())
+        if ": " in str(entry)
+    )
+    failed = check is not None and check.status == "failed"
+    lines = []
+    for name, wanted in report.pins.items():
+        row = found.get(name)
+        versions = {} if row is None else row.nodes
+        several = len(set(versions.values())) > 1
+        note = reasons.get(name, "") if row is None else ""
+        if several:
+            note = ", ".join(f"{node}: {version or 'does not load'}" for node, version in versions.items())
+        lines.append(
+            PinLine(
+                name=name,
+                wanted=wanted,
+                found=row.found if row else "",
+                note=note,
+                wrong=failed
+                and row is not None
+                and not all(_agree(wanted, version) for version in (row.found, *versions.values())),
+            )
+        )
+    return tuple(lines)
+
+
+def seconds(value: float) -> str:
+    """Write a duration.
+
+    >>> seconds(0.172), seconds(13.46), seconds(320)
+    ('0.2 s', '13.5 s', '5 min 20 s')
+    """
+    return f"{value:.1f} s" if value < 100 else f"{value // 60:.0f} min {value % 60:.0f} s"
+
+
+def _agree(pin: str, version: str) -> bool:
+    """Compare the numbers that both have: which of them count, the catalog says and the check has judged."""
+    wanted, got = numbers(pin), numbers(version)
+    count = min(len(wanted), len(got))
+    return count > 0 and wanted[:count] == got[:count]
+
+
+def _counted(report: Report) -> tuple[tuple[Status, int], ...]:
+    kinds: tuple[Status, ...] = ("passed", "failed", "skipped")
+    counts = tuple((kind, sum(check.status == kind for check in report.checks)) for kind in kinds)
+    return tuple((kind, count) for kind, count in counts if count)
+
+
+def _significant(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:,.{digits}g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _finalized(value: object) -> object:
+    """Make every text that a template prints harmless to read; what is markup already is ours."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
