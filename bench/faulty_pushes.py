@@ -13,6 +13,15 @@ from pathlib import Path
 
 from tests.support.faulty_pushes import run_pushes
 
+_CAPTION = """\
+# Pushes through a proxy that breaks things
+
+Made by `python -m bench.faulty_pushes` (`make soak`): a registry with TLS and a password, killed and
+started again in every eighth push. After each push every blob is read back from the registry itself, by its
+digest, and skopeo is asked too. The proxy strikes more than one request in five. Docker's own registry drops
+an upload of which a piece was cut, or a reply was lost: that is where bytes travel twice.
+"""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -23,7 +32,7 @@ def main() -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faulty-") as name:
         outcome = run_pushes(Path(name), arguments.pushes, arguments.seed)
-    table = f"{outcome.table()}\nseed {arguments.seed}, {time.monotonic() - started:.0f} s\n"
+    table = f"{_CAPTION}\n{outcome.table()}\nseed {arguments.seed}, {time.monotonic() - started:.0f} s\n"
     print(table)
     for line in (*outcome.failures, *outcome.wrong):
         print(line)
