@@ -155,6 +155,7 @@ def smoke_test(
         str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
     ] = "auto",
     nodes: Annotated[int, typer.Option("--nodes", help="How many nodes, at least two.")] = 2,
+    nproc_per_node: Annotated[int, typer.Option("--nproc-per-node", help="How many ranks on each node.")] = 1,
     checks: Annotated[
         list[str] | None,
         typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
@@ -178,6 +179,7 @@ def smoke_test(
         mode=cast("Any", mode),
         runtime=cast("Any", runtime),
         nodes=nodes,
+        nproc_per_node=nproc_per_node,
         patience=patience,
         only=frozenset(checks or ()),
     )

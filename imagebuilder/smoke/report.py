@@ -82,6 +82,7 @@ class Report(_Strict):
     pins: dict[str, str]
     runtime: Literal["docker", "podman", "process"]
     nodes: int
+    nproc_per_node: Annotated[int, Field(description="Ranks on each node.")] = 1
     mode: Mode
     mode_reason: str
     caveats: tuple[str, ...]

@@ -22,17 +22,22 @@ from imagebuilder.site import Site
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke import local, runtime
 from imagebuilder.smoke.checks import (
+    clock,
     collectives,
     contents,
     control,
+    disk,
     environment,
+    failure,
     limits,
     link,
     mpirun,
     names,
     pins,
     rendezvous,
+    replicas,
     ssh,
+    toolchain,
     training,
 )
 from imagebuilder.smoke.data import digits
@@ -45,9 +50,12 @@ log = logging.getLogger(__name__)
 
 CHECKS: tuple[Check, ...] = (
     contents.CHECK,
+    disk.CHECK,
     pins.CHECK,
     link.CHECK,
+    toolchain.CHECK,
     limits.CHECK,
+    clock.CHECK,
     names.CHECK,
     ssh.CHECK,
     environment.CHECK,
@@ -55,7 +63,9 @@ CHECKS: tuple[Check, ...] = (
     rendezvous.CHECK,
     collectives.CHECK,
     training.CHECK,
+    replicas.CHECK,
     control.CHECK,
+    failure.CHECK,
 )
 
 Begun = Callable[[Check], None]
@@ -130,6 +140,7 @@ def run_smoke(
         pins=dict(target.pins),
         runtime=place.runtime,
         nodes=options.nodes,
+        nproc_per_node=options.nproc_per_node,
         mode=place.mode,
         mode_reason=place.mode_reason,
         caveats=_caveats(place.mode, results),
@@ -149,7 +160,8 @@ def choose_mode(options: Options, found: tuple[str, ...], where: str) -> tuple[M
     """
     count = len(found)
     seen = f"{where} offers {count or 'no'} GPU{'' if count == 1 else 's'}"
-    needed = {"auto": 0, "cpu": 0, "one-gpu-shared": 1, "multi-gpu": options.nodes}[options.mode]
+    wanted = options.nodes * options.nproc_per_node
+    needed = {"auto": 0, "cpu": 0, "one-gpu-shared": 1, "multi-gpu": wanted}[options.mode]
     if count < needed:
         raise EnvironmentFault(
             f"mode {options.mode} needs {needed} GPU{'s' if needed > 1 else ''}, and {seen}",
@@ -158,10 +170,10 @@ def choose_mode(options: Options, found: tuple[str, ...], where: str) -> tuple[M
         )
     if options.mode != "auto":
         return options.mode, f"as asked for; {seen}"
-    if count >= options.nodes:
-        return "multi-gpu", f"{seen}, one for each of {options.nodes} nodes"
+    if count >= wanted:
+        return "multi-gpu", f"{seen}, one for each of {wanted} ranks"
     if count:
-        return "one-gpu-shared", f"{seen} for {options.nodes} nodes"
+        return "one-gpu-shared", f"{seen} for {wanted} ranks"
     return "cpu", seen
 
 

@@ -18,6 +18,7 @@ from imagebuilder.smoke import leftovers, packing
 from imagebuilder.smoke.cluster import (
     FOLDER,
     OUTPUT_LIMIT,
+    SHARED,
     Command,
     Outcome,
     stop_script,
@@ -55,12 +56,13 @@ def start(
             network = engine.client.networks.create(
                 f"imagebuilder-smoke-{run_id}", driver="bridge", labels=labels
             )
-            nodes = []
+            nodes: list[ContainerNode] = []
             for index in range(options.nodes):
                 settings = {
                     "shm_size": options.shm_bytes,
                     "labels": labels,
-                    "device_requests": _gpu(mode, index),
+                    "device_requests": _gpus(mode, index, options.nproc_per_node),
+                    **_shared([node.container for node in nodes]),
                 }
                 container = _create(engine, target.reference, network, f"node{index}", settings)
                 # Copied, not mounted: the engine may be on another host.
@@ -125,6 +127,7 @@ class ContainerCluster:
         """Take nodes that were started, and read where the engine put them."""
         self.kind: Literal["docker", "podman", "process"] = kind
         self.folder = FOLDER
+        self.shared = SHARED
         self.python: tuple[str, ...] = ("python",)
         self.torchrun: tuple[str, ...] = ("torchrun",)
         network.reload()
@@ -182,11 +185,18 @@ def _create(
     )
 
 
-def _gpu(mode: Mode, index: int) -> list[docker.types.DeviceRequest]:
+def _gpus(mode: Mode, index: int, nproc_per_node: int) -> list[docker.types.DeviceRequest]:
+    """Give a node one GPU for each of its ranks, or the one that all ranks share."""
     if mode == "cpu":
         return []
-    device = str(index) if mode == "multi-gpu" else "0"
-    return [docker.types.DeviceRequest(device_ids=[device], capabilities=[["gpu", "compute", "utility"]])]
+    first = index * nproc_per_node
+    devices = [str(first + local) for local in range(nproc_per_node)] if mode == "multi-gpu" else ["0"]
+    return [docker.types.DeviceRequest(device_ids=devices, capabilities=[["gpu", "compute", "utility"]])]
+
+
+def _shared(earlier: list[Container]) -> dict[str, object]:
+    """Make an unnamed volume with the first node and give it to the others: it goes with the last of them."""
+    return {"volumes_from": [str(earlier[0].id)]} if earlier else {"volumes": [SHARED]}
 
 
 def _collect(chunks: Iterator[tuple[bytes | None, bytes | None]]) -> tuple[str, str]:

@@ -214,4 +214,5 @@ def test_every_check_says_what_it_is_and_none_is_there_twice() -> None:
         "rendezvous",
         "collectives",
         "training",
+        "replicas",
     ]

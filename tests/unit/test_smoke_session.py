@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 
@@ -33,14 +34,20 @@ def ended(code: int | None, stderr: str = "", *, timed_out: bool = False) -> Out
     return Outcome(code=code, stdout="", stderr=stderr, seconds=1, timed_out=timed_out)
 
 
+def at(node: str, outcome: Outcome) -> Outcome:
+    return dataclasses.replace(outcome, node=node)
+
+
 def test_answers_come_sorted_by_rank(session: Session) -> None:
-    found = session.ranks([said(session, rank=1, size=2), said(session, rank=0, size=2)])
+    found = session.ranks([said(session, rank=1, world_size=2), said(session, rank=0, world_size=2)])
     assert [entry["rank"] for entry in found] == [0, 1]
 
 
 def test_answers_of_another_run_do_not_count(session: Session) -> None:
     with pytest.raises(CheckFailed, match="rank 1 of 2"):
-        session.ranks([said(session, nonce="other", rank=0, size=2), said(session, rank=1, size=2)])
+        session.ranks(
+            [said(session, nonce="other", rank=0, world_size=2), said(session, rank=1, world_size=2)]
+        )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +57,7 @@ def test_answers_of_another_run_do_not_count(session: Session) -> None:
 )
 def test_ranks_that_are_not_one_job_fail(session: Session, ranks: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(CheckFailed, match="2 ranks were started"):
-        session.ranks([said(session, rank=rank, size=size) for rank, size in ranks])
+        session.ranks([said(session, rank=rank, world_size=size) for rank, size in ranks])
 
 
 def test_silence_with_a_good_exit_code_fails(session: Session) -> None:
@@ -59,9 +66,9 @@ def test_silence_with_a_good_exit_code_fails(session: Session) -> None:
 
 
 def test_a_rank_that_says_why_is_all_that_is_told(session: Session) -> None:
-    wrong = said(session, code=1, error="element 3 is 11", remedy="see the lock")
+    wrong = at("node1", said(session, code=1, error="element 3 is 11", remedy="see the lock"))
     with pytest.raises(CheckFailed) as caught:
-        session.require_ok([ended(1, "Connection closed by peer"), wrong])
+        session.require_ok([at("node0", ended(1, "Connection closed by peer")), wrong])
     assert [(f.node, f.message, f.remedy) for f in caught.value.findings] == [
         ("node1", "element 3 is 11", "see the lock")
     ]
@@ -81,7 +88,7 @@ def test_the_rank_that_failed_is_named_before_the_one_that_lost_it(
 ) -> None:
     waited = ended(1, "RuntimeError: Timed out waiting 60000ms for recv operation")
     with pytest.raises(CheckFailed) as caught:
-        session.require_ok([waited, cause])
+        session.require_ok([at("node0", waited), at("node1", cause)])
     first, second = caught.value.findings
     assert (first.node, second.node) == ("node1", "node0")
     assert message in first.message

@@ -28,7 +28,7 @@ _REMEDIES = {
 def run(session: Session) -> Passed:
     before = _known_hosts(session)
     findings: list[Finding] = []
-    ways = list(permutations(range(session.size), 2))
+    ways = list(permutations(range(session.nnodes), 2))
     for here, there in ways:
         target = session.cluster.host(there)
         argv = session.ssh(target, "echo", session.nonce, "$(hostname)", "$(id -un)")
