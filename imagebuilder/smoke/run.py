@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -33,14 +32,17 @@ from imagebuilder.smoke.checks import (
     link,
     mpirun,
     names,
+    nccl_tests,
     pins,
     rendezvous,
     replicas,
+    scaling,
     ssh,
     toolchain,
     training,
+    transport,
 )
-from imagebuilder.smoke.data import digits
+from imagebuilder.smoke.data import all_digits, digits
 from imagebuilder.smoke.report import CheckResult, Finding, Host, Mode, Report, verdict
 from imagebuilder.smoke.session import Check, CheckFailed, Session
 from imagebuilder.smoke.target import Options, Target
@@ -62,10 +64,13 @@ CHECKS: tuple[Check, ...] = (
     mpirun.CHECK,
     rendezvous.CHECK,
     collectives.CHECK,
+    transport.CHECK,
+    nccl_tests.CHECK,
     training.CHECK,
     replicas.CHECK,
     control.CHECK,
     failure.CHECK,
+    scaling.CHECK,
 )
 
 Begun = Callable[[Check], None]
@@ -123,10 +128,13 @@ def run_smoke(
             f"no check is called {', '.join(sorted(unknown))}",
             hint=f"checks: {', '.join(c.name for c in CHECKS)}",
         )
-    fetch = partial(digits, store, site)
+
+    def fetch(full: bool) -> Path:
+        return all_digits(store) if full else digits(store, site)
+
     # Before anything is started: it is what may fail for reasons that have nothing to do with the image.
-    if target.pin("torch") and (not options.only or options.only & {"training", "control"}):
-        fetch()
+    for full in _digits_needed(target, options):
+        fetch(full)
     started = time.monotonic()
     with _terminable():
         run = _on_this_host if options.runtime == "process" else _in_containers
@@ -177,8 +185,19 @@ def choose_mode(options: Options, found: tuple[str, ...], where: str) -> tuple[M
     return "cpu", seen
 
 
+def _digits_needed(target: Target, options: Options) -> tuple[bool, ...]:
+    """Tell which digits a run needs: the few, all of them, or both."""
+    asked = {check.name for check in CHECKS if not options.only or check.name in options.only}
+    if not target.pin("torch"):
+        return ()
+    few = bool(asked & {training.CHECK.name, control.CHECK.name})
+    scaled = options.scaling.asked and scaling.CHECK.name in asked and options.scaling.workload == "digits"
+    full = scaled and options.scaling.full
+    return (*((False,) if few or (scaled and not full) else ()), *((True,) if full else ()))
+
+
 def _in_containers(
-    target: Target, options: Options, fetch: Callable[[], Path], watch: Watch
+    target: Target, options: Options, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     with engines.connect(options.runtime) as engine:
         image_environment = engines.require_same(engine, target)
@@ -198,7 +217,7 @@ def _in_containers(
 
 
 def _on_this_host(
-    target: Target, options: Options, fetch: Callable[[], Path], watch: Watch
+    target: Target, options: Options, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     found = local.gpus() if options.mode != "cpu" else ()
     mode, reason = choose_mode(options, found, "this host")

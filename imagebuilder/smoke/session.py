@@ -82,9 +82,12 @@ class Session:
         options: Options,
         mode: Mode,
         environment: Mapping[str, str],
-        digits: Callable[[], Path],
+        digits: Callable[[bool], Path],
     ) -> None:
-        """Take the running nodes; `environment` is the image's, `digits` fetches the data for training."""
+        """Take the running nodes and the image's environment.
+
+        `digits` fetches the data for training: all that there is, or some thousand.
+        """
         self.cluster = cluster
         self.target = target
         self.options = options
@@ -211,9 +214,17 @@ class Session:
         return self.ranks(self.start(name, *arguments, timeout=timeout, layout=layout), layout)
 
     def start(
-        self, name: str, *arguments: str | int, timeout: float, layout: Layout | None = None
+        self,
+        name: str,
+        *arguments: str | int,
+        timeout: float,
+        layout: Layout | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> tuple[Outcome, ...]:
-        """Run a payload script as every rank of a job, as `launch` does; how each rank ended."""
+        """Run a payload script as every rank of a job, as `launch` does; how each rank ended.
+
+        Variables in `env` come on top of those of a rank.
+        """
         layout = layout or self.layout
         job = {
             "MASTER_ADDR": self.cluster.host(0),
@@ -231,7 +242,9 @@ class Session:
             }
             peer = self.peer(place.node_rank)
             argv = self.script(name, "--device", self.device, "--peer", peer, *arguments)
-            return self._command(argv, timeout, {**self.rank_env(place.node_rank), **job, **who})
+            return self._command(
+                argv, timeout, {**self.rank_env(place.node_rank), **(env or {}), **job, **who}
+            )
 
         return self._run([(place.node_rank, place.rank, command(place)) for place in layout.places])
 
@@ -299,12 +312,13 @@ class Session:
                 found.append(said)
         return tuple(found)
 
-    def put_digits(self) -> str:
-        """Copy the handwritten digits to every node; their path there."""
-        data = self._digits().read_bytes()
+    def put_digits(self, *, full: bool = False) -> str:
+        """Copy the handwritten digits, 5000 or all of them, to every node; their path there."""
+        name = "digits.tgz" if full else "digits.csv.gz"
+        data = self._digits(full).read_bytes()
         for node in self.nodes:
-            node.put("digits.csv.gz", data)
-        return f"{self.cluster.folder}/digits.csv.gz"
+            node.put(name, data)
+        return f"{self.cluster.folder}/{name}"
 
     def _command(self, argv: Sequence[str], timeout: float, env: Mapping[str, str] | None) -> Command:
         return Command(argv=tuple(argv), timeout=timeout * self.options.patience, env=env or {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +19,11 @@ TARGET = Target(reference="demo", recipe="demo", lock="", pins=())
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    def none() -> None:
+    def none(_full: bool) -> Path:
         raise AssertionError("no digits are needed")
 
     with local.start(Options(), "cpu") as cluster:
-        yield Session(cluster, TARGET, Options(), "cpu", {}, none)  # type: ignore[arg-type]
+        yield Session(cluster, TARGET, Options(), "cpu", {}, none)
 
 
 def said(session: Session, code: int = 0, nonce: str = "", stderr: str = "", **words: object) -> Outcome:
@@ -114,5 +115,5 @@ def test_facts_are_what_this_python_has(session: Session) -> None:
 def test_patience_stretches_every_limit() -> None:
     options = Options(patience=3.0)
     with local.start(options, "cpu") as cluster:
-        patient = Session(cluster, TARGET, options, "cpu", {}, lambda: None)  # type: ignore[arg-type,return-value]
+        patient = Session(cluster, TARGET, options, "cpu", {}, lambda _: Path())
         assert patient._command(("true",), 10, None).timeout == 30
