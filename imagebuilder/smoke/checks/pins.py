@@ -81,7 +81,7 @@ def _ask_all(session: Session, commands: Mapping[str, tuple[str, ...]]) -> Mappi
 
 
 def one_answer(outcome: Outcome, word: str) -> Outcome:
-    """Take one component's answer out of those of `imagebuilder-probe --all`, as if it had been asked alone."""
+    """Take one component's answer out of those of all, as if it had been asked for alone."""
     for line in outcome.stdout.splitlines():
         if line.startswith(f"{word}="):
             return dataclasses.replace(outcome, code=0, stdout=line.partition("=")[2], timed_out=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from imagebuilder.smoke.checks import torch_reason
 from imagebuilder.smoke.cluster import Layout
-from imagebuilder.smoke.report import Finding
+from imagebuilder.smoke.report import Finding, Mode
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 LAYOUTS = tuple(
@@ -35,7 +35,6 @@ _NUMBERS = (
 
 def run(session: Session) -> Passed:
     cpus = tuple(session.facts.get("cpus", ()))
-    gpus = session.world_size if session.mode == "multi-gpu" else 1
     scaling = session.options.scaling
     limit = (_FULL_SECONDS if scaling.full else _SECONDS) * scaling.epochs
     arguments: list[str | int] = ["--workload", scaling.workload, "--epochs", scaling.epochs]
@@ -44,7 +43,9 @@ def run(session: Session) -> Passed:
         arguments += ["--full"] if scaling.full else []
     rows: list[dict[str, Any]] = []
     for layout in LAYOUTS:
-        reason = impossible(layout, session, len(cpus), gpus)
+        reason = impossible(
+            layout, mode=session.mode, nproc_per_node=session.layout.nproc_per_node, cpus=len(cpus)
+        )
         if reason:
             rows.append(empty_row(layout, session.device, reason))
             continue
@@ -72,17 +73,13 @@ def run(session: Session) -> Passed:
     )
 
 
-def impossible(layout: Layout, session: Session, cpus: int, gpus: int) -> str:
-    """Say why a layout cannot be run here; empty where it can."""
-    if layout.nnodes > session.nnodes:
-        return f"{session.nnodes} nodes were started"
-    if session.mode != "cpu":
-        if layout.world_size > 1 and session.mode == "one-gpu-shared":
-            return f"{layout.world_size} ranks would share one GPU"
-        if layout.nproc_per_node > session.layout.nproc_per_node:
-            return f"each node was given {session.layout.nproc_per_node} of {gpus} GPUs: --nproc-per-node 2"
-        return ""
-    if layout.world_size > cpus:
+def impossible(layout: Layout, *, mode: Mode, nproc_per_node: int, cpus: int) -> str:
+    """Say why a layout cannot be run; empty where it can. There are always two nodes, at least."""
+    if mode == "one-gpu-shared" and layout.world_size > 1:
+        return f"{layout.world_size} ranks would share one GPU"
+    if mode == "multi-gpu" and layout.nproc_per_node > nproc_per_node:
+        return f"each node was given {nproc_per_node} GPU: --nproc-per-node {layout.nproc_per_node}"
+    if mode == "cpu" and layout.world_size > cpus:
         return f"{layout.world_size} ranks need a processor each, and there are {cpus}"
     return ""
 

@@ -38,7 +38,7 @@ def run(session: Session) -> Passed:
         results |= dict.fromkeys(("CUDA", "torch extension"), "not tried: no nvcc in this image")
     worked = [language for language, result in results.items() if result.startswith("ok")]
     return Passed(
-        summary=f"{' and '.join(worked)} compile with {said[-1]['versions'].get('gcc', 'gcc')}, and what "
+        summary=f"{', '.join(worked)} compile with {said[-1]['versions'].get('gcc', 'gcc')}, and what "
         "they make is right",
         evidence={"tools": said[-1]["tools"], "versions": said[-1]["versions"], "results": results},
     )
