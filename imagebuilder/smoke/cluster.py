@@ -128,7 +128,9 @@ def was_time_up(code: int | None, seconds: float, command: Command) -> bool:
 
 def _lines(text: str) -> list[str]:
     """Keep the lines that are more than a ruler."""
-    return [line.strip() for line in text.splitlines() if not set(line.strip()) <= set("-=* ")]
+    # Open MPI ends its messages with a zero byte.
+    lines = (line.strip() for line in text.replace("\0", "").splitlines())
+    return [line for line in lines if not set(line) <= set("-=* ")]
 
 
 class Node(Protocol):

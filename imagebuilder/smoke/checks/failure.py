@@ -48,7 +48,8 @@ def judge(
     """Say what is wrong with how a job ended whose rank 1 was killed; `reached`: the ranks that had begun."""
     first = outcomes[0]
     if sorted(reached) != list(range(world_size)):
-        why = next((o.last_words for o in outcomes if not o.ok and o.code is not None), first.last_words)
+        failed = next((o for o in outcomes if not o.ok and o.code is not None), first)
+        why = failed.first_words if launcher == "mpirun" else failed.last_words
         return [
             Finding(
                 node=first.node,
