@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from imagebuilder import catalog, cli, share
 from imagebuilder.init import schema_text
 from imagebuilder.recipe import Recipe
+from imagebuilder.smoke.run import CHECKS
 
 ROOT = Path(__file__).resolve().parents[1]
 _NOTICE = "<!-- Written by bin/generate_docs.py (`make docs`); change the code that it describes instead. -->"
@@ -46,6 +47,7 @@ def generated() -> dict[Path, str]:
         reference / "recipe.md": _page(_recipe()),
         reference / "catalog.md": _page(_catalog()),
         reference / "cli.md": _page(_cli()),
+        reference / "checks.md": _page(_checks()),
     }
 
 
@@ -117,6 +119,19 @@ def _cli() -> Iterator[str]:
     yield from _options(root)
     for name, command in root.commands.items():
         yield from _command(f"imagebuilder {name}", command)
+
+
+def _checks() -> Iterator[str]:
+    yield "# Checks of the smoke test"
+    yield ""
+    yield "In this order. What cannot be asked in a place is skipped with its reason, which is no pass; an image"
+    yield "is proven when nothing failed, all that must pass there did, and one check of ranks together did."
+    yield "Every command has a time limit, and every failure names a node, a cause and a way out."
+    yield ""
+    yield "| Check | What is run | When it passes |"
+    yield "|---|---|---|"
+    for check in CHECKS:
+        yield f"| `{check.name}` | {check.title} | {check.criterion} |"
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
