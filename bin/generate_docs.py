@@ -124,8 +124,8 @@ def _cli() -> Iterator[str]:
 def _checks() -> Iterator[str]:
     yield "# Checks of the smoke test"
     yield ""
-    yield "In this order. What cannot be asked in a place is skipped with its reason, which is no pass; an image"
-    yield "is proven when nothing failed, all that must pass there did, and one check of ranks together did."
+    yield "In this order. What cannot be asked in a place is skipped with its reason, which is no pass. An"
+    yield "image is proven when nothing failed, all that must pass there did, and ranks computed together."
     yield "Every command has a time limit, and every failure names a node, a cause and a way out."
     yield ""
     yield "| Check | What is run | When it passes |"

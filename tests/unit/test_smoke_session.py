@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from imagebuilder.smoke import local
-from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke import local, runtime
+from imagebuilder.smoke.checks import clock, disk
+from imagebuilder.smoke.cluster import Layout, Outcome
 from imagebuilder.smoke.session import MARKER, CheckFailed, Session
 from imagebuilder.smoke.target import Options, Target
 
@@ -117,3 +120,94 @@ def test_patience_stretches_every_limit() -> None:
     with local.start(options, "cpu") as cluster:
         patient = Session(cluster, TARGET, options, "cpu", {}, lambda _: Path())
         assert patient._command(("true",), 10, None).timeout == 30
+
+
+@pytest.fixture
+def pairs() -> Iterator[Session]:
+    """Two nodes with two ranks each."""
+
+    def none(_full: bool) -> Path:
+        raise AssertionError("no digits are needed")
+
+    options = Options(nproc_per_node=2)
+    with local.start(options, "cpu") as cluster:
+        yield Session(cluster, TARGET, options, "cpu", {}, none)
+
+
+# As a payload script that answers with what it was told, without torch.
+TOLD = """
+import os, sys
+sys.path.insert(0, os.path.dirname(__file__))
+import common
+arguments = common.parser().parse_args()
+names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "EXTRA")
+told = [os.environ.get(name, "") for name in names]
+common.say(arguments.nonce, rank=int(told[0]), world_size=int(told[3]), told=told)
+sys.exit(int(os.environ["RANK"]) == int(os.environ.get("FAILS", "-1")))
+"""
+
+
+def test_every_rank_is_told_who_and_where_it_is(pairs: Session) -> None:
+    assert (pairs.nnodes, pairs.layout.nproc_per_node, pairs.world_size) == (2, 2, 4)
+    pairs.nodes[0].put("told.py", TOLD.encode())
+    found = pairs.launch("told.py", timeout=20)
+    assert [entry["told"][:5] for entry in found] == [
+        ["0", "0", "0", "4", "2"],
+        ["1", "1", "0", "4", "2"],
+        ["2", "0", "1", "4", "2"],
+        ["3", "1", "1", "4", "2"],
+    ]
+    assert [pairs.node_of(rank) for rank in range(4)] == ["node0", "node0", "node1", "node1"]
+    assert len(pairs.steps) == 4
+
+
+def test_a_job_may_have_another_layout_and_more_variables(pairs: Session) -> None:
+    pairs.nodes[0].put("told.py", TOLD.encode())
+    layout = Layout(nnodes=1, nproc_per_node=2)
+    outcomes = pairs.start("told.py", timeout=20, layout=layout, env={"EXTRA": "x"})
+    assert [entry["told"][3:] for entry in pairs.ranks(outcomes, layout)] == [["2", "2", "x"]] * 2
+    assert [(outcome.node, outcome.rank) for outcome in outcomes] == [("node0", 0), ("node0", 1)]
+
+
+def test_the_node_of_the_rank_that_fails_is_named(pairs: Session) -> None:
+    pairs.nodes[0].put("told.py", TOLD.encode())
+    with pytest.raises(CheckFailed) as caught:
+        pairs.ranks(pairs.start("told.py", timeout=20, env={"FAILS": "3"}))
+    assert [finding.node for finding in caught.value.findings] == ["node1"]
+
+
+def test_launchers_are_told_how_many_ranks_a_node_has(pairs: Session) -> None:
+    assert pairs.mpirun(["a", "b"], "x", slots=2) == ("mpirun", "-np", "4", "--host", "a:2,b:2", "x")
+    words = pairs.torchrun("a:1", "hello.py", "--only-told")(1)
+    assert {"--nnodes=2", "--nproc-per-node=2", "--rdzv-endpoint=a:1", "--only-told"} <= set(words)
+
+
+def test_disk_and_clock_are_asked_for_real(session: Session) -> None:
+    assert "free in" in disk.run(session).summary
+    assert "2 clocks agree" in clock.run(session).summary
+    assert all(step.exit_code == 0 for step in session.steps)
+
+
+def test_a_process_that_a_job_left_is_found(session: Session) -> None:
+    session.nodes[0].put("left.py", b"import time; time.sleep(60)")
+    left = (*session.cluster.python, f"{session.cluster.folder}/left.py", "--nonce", session.nonce)
+    ways = [("sh", "-c", '"$@" >/dev/null 2>&1 & echo $!', "sh", *left)]
+    pid = session.run(0, ways[0], timeout=10).stdout.strip()
+    search = session.script("orphans.py", "--script", "left.py", "--seconds", 0)
+    (found,) = session.said(session.run(0, search, timeout=20))
+    assert [line.split()[0] for line in found["left"]] == [pid]
+    os.kill(int(pid), signal.SIGKILL)
+    (found,) = session.said(session.run(0, (*search[:-1], "5"), timeout=20))
+    assert found["left"] == []
+
+
+def test_ranks_are_given_gpus_of_their_own_or_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    with local.start(Options(nproc_per_node=2), "multi-gpu") as cluster:
+        assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4,5", "6,7"]
+    with local.start(Options(nproc_per_node=2), "one-gpu-shared") as cluster:
+        assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4", "4"]
+    asked = [runtime._gpus("multi-gpu", node, 2)[0]["DeviceIDs"] for node in (0, 1)]
+    assert asked == [["0", "1"], ["2", "3"]]
+    assert runtime._gpus("one-gpu-shared", 1, 2)[0]["DeviceIDs"] == ["0"]
+    assert runtime._gpus("cpu", 1, 2) == []
