@@ -22,6 +22,7 @@ from imagebuilder import catalog, cli, share
 from imagebuilder.init import schema_text
 from imagebuilder.recipe import Recipe
 from imagebuilder.smoke import evidence, report
+from imagebuilder.smoke.run import CHECKS
 
 ROOT = Path(__file__).resolve().parents[1]
 _NOTICE = "<!-- Written by bin/generate_docs.py (`make docs`); change the code that it describes instead. -->"
@@ -50,6 +51,7 @@ def generated() -> dict[Path, str]:
         reference / "cli.md": _page(_cli()),
         reference / "report.md": _page(_report()),
         reference / "report.schema.json": json.dumps(report.schema(), indent=2) + "\n",
+        reference / "checks.md": _page(_checks()),
     }
 
 
@@ -150,6 +152,19 @@ def _report() -> Iterator[str]:
         "",
         '`training`: `evidence["losses"]` lists the loss of each logged step, mean over the ranks.',
     ]
+
+
+def _checks() -> Iterator[str]:
+    yield "# Checks of the smoke test"
+    yield ""
+    yield "In this order. What cannot be asked in a place is skipped with its reason, which is no pass. An"
+    yield "image is proven when nothing failed, all that must pass there did, and ranks computed together."
+    yield "Every command has a time limit, and every failure names a node, a cause and a way out."
+    yield ""
+    yield "| Check | What is run | When it passes |"
+    yield "|---|---|---|"
+    for check in CHECKS:
+        yield f"| `{check.name}` | {check.title} | {check.criterion} |"
 
 
 def _command(name: str, command: Any) -> Iterator[str]:

@@ -160,11 +160,33 @@ def smoke_test(
         str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
     ] = "auto",
     nodes: Annotated[int, typer.Option("--nodes", help="How many nodes, at least two.")] = 2,
+    nproc_per_node: Annotated[int, typer.Option("--nproc-per-node", help="How many ranks on each node.")] = 1,
     checks: Annotated[
         list[str] | None,
         typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
     ] = None,
     patience: Annotated[float, typer.Option("--patience", help="Factor on every time limit.")] = 1.0,
+    transport: Annotated[
+        str, typer.Option("--transport", help="What NCCL has to use between nodes: any, socket, ib or ofi.")
+    ] = "any",
+    min_busbw: Annotated[
+        float,
+        typer.Option(
+            "--min-busbw", metavar="GB/S", help="Bus bandwidth that the largest allreduce must reach."
+        ),
+    ] = 0.0,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Also time a training on 1x1, 1x2, 2x1 and 2x2 nodes x ranks.")
+    ] = False,
+    workload: Annotated[
+        str, typer.Option("--workload", help="What --scaling trains: digits, or resnet on random images.")
+    ] = "digits",
+    epochs: Annotated[
+        int, typer.Option("--epochs", help="How many epochs each layout of --scaling runs.")
+    ] = 1,
+    full: Annotated[
+        bool, typer.Option("--full", help="Let --scaling train on all 60,000 digits, which npm fetches.")
+    ] = False,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")
     ] = None,
@@ -179,14 +201,18 @@ def smoke_test(
     from imagebuilder.site import detect
     from imagebuilder.smoke import report as reports
     from imagebuilder.smoke.run import Watch, run_smoke
-    from imagebuilder.smoke.target import Options
+    from imagebuilder.smoke.target import Options, Scaling
 
     options = Options(
         mode=cast("Any", mode),
         runtime=cast("Any", runtime),
         nodes=nodes,
+        nproc_per_node=nproc_per_node,
         patience=patience,
         only=frozenset(checks or ()),
+        transport=cast("Any", transport),
+        min_busbw=min_busbw,
+        scaling=Scaling(asked=scaling, workload=cast("Any", workload), epochs=epochs, full=full),
     )
     where = open_store(store)
     found = _smoke_target(target, runtime, where)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 FOLDER = "/tmp/imagebuilder-smoke"  # noqa: S108 - inside the containers, which nobody else shares
+SHARED = f"{FOLDER}/shared"
 PAYLOAD = Path(__file__).parent / "payload"
 
 # How long the other ranks get to end by themselves after one has failed: a collective whose peer died
@@ -21,9 +22,46 @@ _GRACE = 5.0
 _PATIENCE = 20.0
 OUTPUT_LIMIT = 4_000_000
 
-# The pid is that of the command's process group, to end it by: nothing outside sees it.
-_WRAPPER = 'echo $$ >"$0" && exec timeout -k 5 "$@"'
+# The pid is that of the command's process group, to end it by: nothing outside sees it. On a disk that is
+# full the command runs all the same: that is for a check to say.
+_WRAPPER = 'echo $$ 2>/dev/null >"$0"; exec timeout -k 5 "$@"'
 _TIME_UP = (124, 137)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a rank is: its number in the whole job, and the node's and its own number there."""
+
+    rank: int
+    node_rank: int
+    local_rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How many nodes a job has, and how many ranks on each."""
+
+    nnodes: int
+    nproc_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self.nnodes * self.nproc_per_node
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where each rank is, in the order of ranks: node by node, as torchrun and mpirun number them."""
+        return tuple(
+            Place(
+                rank=node_rank * self.nproc_per_node + local_rank, node_rank=node_rank, local_rank=local_rank
+            )
+            for node_rank in range(self.nnodes)
+            for local_rank in range(self.nproc_per_node)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.nnodes}x{self.nproc_per_node}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +78,18 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a command ended; the code is None where there is none: no node to run on, or given up."""
+    """How a command ended; the code is None where there is none: no node to run on, or given up.
+
+    Node and rank are those that it was started as; no rank where it was none.
+    """
 
     code: int | None
     stdout: str
     stderr: str
     seconds: float
     timed_out: bool = False
+    node: str = ""
+    rank: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -85,7 +128,9 @@ def was_time_up(code: int | None, seconds: float, command: Command) -> bool:
 
 def _lines(text: str) -> list[str]:
     """Keep the lines that are more than a ruler."""
-    return [line.strip() for line in text.splitlines() if not set(line.strip()) <= set("-=* ")]
+    # Open MPI ends its messages with a zero byte.
+    lines = (line.strip() for line in text.replace("\0", "").splitlines())
+    return [line for line in lines if not set(line) <= set("-=* ")]
 
 
 class Node(Protocol):
@@ -113,6 +158,8 @@ class Cluster(Protocol):
     python: tuple[str, ...]
     torchrun: tuple[str, ...]
     subnet: str
+    # A folder that all nodes see and may write to.
+    shared: str
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -134,11 +181,11 @@ class Cluster(Protocol):
         """Variables that a rank needs here to be taken for a host of its own."""
 
 
-def run_together(jobs: Sequence[tuple[Node, Command]]) -> tuple[Outcome, ...]:
-    """Run one command on each of several nodes at once and collect every outcome, in the order given.
+def run_together(jobs: Sequence[tuple[Node, Command]], *, grace: float | None = None) -> tuple[Outcome, ...]:
+    """Run commands on nodes, all at once, and collect every outcome, in the order given.
 
-    When one fails, the others are ended after a short while. Nothing is waited for without end, not even an
-    engine that no longer answers.
+    When one fails, the others are ended after some seconds of grace. Nothing is waited for without end, not
+    even an engine that no longer answers.
     """
     done: queue.SimpleQueue[tuple[int, Outcome | BaseException]] = queue.SimpleQueue()
 
@@ -156,7 +203,7 @@ def run_together(jobs: Sequence[tuple[Node, Command]]) -> tuple[Outcome, ...]:
     # The loop is a function of its own: CPython 3.11 takes a Ctrl-C on some jumps of a loop past the `except`
     # that stands around it, and never past the one around a call.
     try:
-        _collect(jobs, done, outcomes)
+        _collect(jobs, done, outcomes, _GRACE if grace is None else grace)
     except BaseException:
         _stop(jobs, outcomes)
         raise
@@ -169,6 +216,7 @@ def _collect(
     jobs: Sequence[tuple[Node, Command]],
     done: queue.SimpleQueue[tuple[int, Outcome | BaseException]],
     outcomes: dict[int, Outcome],
+    grace: float,
 ) -> None:
     give_up = time.monotonic() + max(command.timeout for _, command in jobs) + _PATIENCE
     stop_at: float | None = None
@@ -182,7 +230,7 @@ def _collect(
             continue
         outcomes[index] = outcome = _require_outcome(result)
         if not outcome.ok and stop_at is None:
-            stop_at = time.monotonic() + _GRACE
+            stop_at = time.monotonic() + grace
 
 
 def _require_outcome(result: Outcome | BaseException) -> Outcome:

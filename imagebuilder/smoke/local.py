@@ -82,10 +82,14 @@ class ProcessCluster:
     kind: Literal["docker", "podman", "process"] = "process"
     subnet = "127.0.0.0/8"
 
-    def __init__(self, nodes: tuple[ProcessNode, ...], folder: Path, mode: Mode) -> None:
+    def __init__(
+        self, nodes: tuple[ProcessNode, ...], folder: Path, mode: Mode, nproc_per_node: int = 1
+    ) -> None:
         """Take the nodes and what their ranks compute on."""
         self._nodes = nodes
+        self._nproc_per_node = nproc_per_node
         self.folder = str(folder)
+        self.shared = f"{folder}/shared"
         self.python: tuple[str, ...] = (sys.executable,)
         self.torchrun: tuple[str, ...] = (sys.executable, "-m", "torch.distributed.run")
         self._mode = mode
@@ -111,7 +115,12 @@ class ProcessCluster:
     def rank_env(self, index: int) -> dict[str, str]:
         env = {"NCCL_HOSTID": self.nodes[index].name}
         if self._mode != "cpu":
-            env["CUDA_VISIBLE_DEVICES"] = _visible(index if self._mode == "multi-gpu" else 0)
+            first, count = (index * self._nproc_per_node, self._nproc_per_node)
+            env["CUDA_VISIBLE_DEVICES"] = (
+                ",".join(map(_visible, range(first, first + count)))
+                if self._mode == "multi-gpu"
+                else _visible(0)
+            )
         return env
 
 
@@ -124,8 +133,9 @@ def start(options: Options, mode: Mode) -> Iterator[ProcessCluster]:
         for tool in (folder / "bin").iterdir():
             tool.chmod(0o755)
         (folder / "pids").mkdir()
+        (folder / "shared").mkdir()
         nodes = tuple(ProcessNode(f"node{index}", folder) for index in range(options.nodes))
-        yield ProcessCluster(nodes, folder, mode)
+        yield ProcessCluster(nodes, folder, mode, options.nproc_per_node)
 
 
 def environment() -> dict[str, str]:

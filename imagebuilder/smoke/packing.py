@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagebuilder.keys import make_keys
-from imagebuilder.smoke.cluster import FOLDER, PAYLOAD
+from imagebuilder.smoke.cluster import FOLDER, PAYLOAD, SHARED
 
 KEYS_FOLDER = "/run/secrets/imagebuilder"
 
@@ -26,7 +26,7 @@ class Item:
 
 
 def payload() -> tuple[Item, ...]:
-    """Collect the scripts that run inside, and the folder for their pids."""
+    """Collect the scripts that run inside, and the folders for their pids and for what nodes share."""
     files = [
         Item(
             path=f"{FOLDER}/{path.relative_to(PAYLOAD)}",
@@ -36,7 +36,7 @@ def payload() -> tuple[Item, ...]:
         for path in sorted(PAYLOAD.rglob("*"))
         if path.is_file() and path.suffix != ".pyc"
     ]
-    folders = (FOLDER, f"{FOLDER}/bin", f"{FOLDER}/pids")
+    folders = (FOLDER, f"{FOLDER}/bin", f"{FOLDER}/pids", SHARED)
     return (*(Item(path=folder, mode=0o755) for folder in folders), *files)
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -22,20 +21,29 @@ from imagebuilder.site import Site
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke import local, runtime
 from imagebuilder.smoke.checks import (
+    clock,
     collectives,
     contents,
     control,
+    disk,
     environment,
+    failure,
     limits,
     link,
     mpirun,
     names,
+    nccl_tests,
     pins,
     rendezvous,
+    replicas,
+    scaling,
     ssh,
+    toolchain,
     training,
+    transport,
 )
-from imagebuilder.smoke.data import digits
+from imagebuilder.smoke.cluster import Cluster
+from imagebuilder.smoke.data import all_digits, digits
 from imagebuilder.smoke.report import CheckResult, Finding, Host, Mode, Report, verdict
 from imagebuilder.smoke.session import Check, CheckFailed, Session
 from imagebuilder.smoke.target import Options, Target
@@ -45,19 +53,28 @@ log = logging.getLogger(__name__)
 
 CHECKS: tuple[Check, ...] = (
     contents.CHECK,
+    disk.CHECK,
     pins.CHECK,
     link.CHECK,
+    toolchain.CHECK,
     limits.CHECK,
+    clock.CHECK,
     names.CHECK,
     ssh.CHECK,
     environment.CHECK,
     mpirun.CHECK,
     rendezvous.CHECK,
     collectives.CHECK,
+    transport.CHECK,
+    nccl_tests.CHECK,
     training.CHECK,
+    replicas.CHECK,
     control.CHECK,
+    failure.CHECK,
+    scaling.CHECK,
 )
 
+Started = Callable[[Cluster], None]
 Begun = Callable[[Check], None]
 Ended = Callable[[CheckResult], None]
 
@@ -72,8 +89,9 @@ _CAVEATS: Mapping[Mode, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Who is told of each check, before and after it."""
+    """Who is told that the nodes run, and of each check, before and after it."""
 
+    started: Started = lambda _cluster: None
     begun: Begun = lambda _check: None
     ended: Ended = lambda _result: None
 
@@ -98,7 +116,7 @@ def run_smoke(
         options: how.
         store: where the digits for training are kept.
         site: how to fetch them.
-        watch: told of each check.
+        watch: told that the nodes run, and of each check.
 
     Raises:
         EnvironmentFault: it could not be run here.
@@ -113,10 +131,13 @@ def run_smoke(
             f"no check is called {', '.join(sorted(unknown))}",
             hint=f"checks: {', '.join(c.name for c in CHECKS)}",
         )
-    fetch = partial(digits, store, site)
+
+    def fetch(full: bool) -> Path:
+        return all_digits(store) if full else digits(store, site)
+
     # Before anything is started: it is what may fail for reasons that have nothing to do with the image.
-    if target.pin("torch") and (not options.only or options.only & {"training", "control"}):
-        fetch()
+    for full in _digits_needed(target, options):
+        fetch(full)
     started = time.monotonic()
     with _terminable():
         run = _on_this_host if options.runtime == "process" else _in_containers
@@ -130,6 +151,7 @@ def run_smoke(
         pins=dict(target.pins),
         runtime=place.runtime,
         nodes=options.nodes,
+        nproc_per_node=options.nproc_per_node,
         mode=place.mode,
         mode_reason=place.mode_reason,
         caveats=_caveats(place.mode, results),
@@ -149,7 +171,8 @@ def choose_mode(options: Options, found: tuple[str, ...], where: str) -> tuple[M
     """
     count = len(found)
     seen = f"{where} offers {count or 'no'} GPU{'' if count == 1 else 's'}"
-    needed = {"auto": 0, "cpu": 0, "one-gpu-shared": 1, "multi-gpu": options.nodes}[options.mode]
+    wanted = options.nodes * options.nproc_per_node
+    needed = {"auto": 0, "cpu": 0, "one-gpu-shared": 1, "multi-gpu": wanted}[options.mode]
     if count < needed:
         raise EnvironmentFault(
             f"mode {options.mode} needs {needed} GPU{'s' if needed > 1 else ''}, and {seen}",
@@ -158,15 +181,26 @@ def choose_mode(options: Options, found: tuple[str, ...], where: str) -> tuple[M
         )
     if options.mode != "auto":
         return options.mode, f"as asked for; {seen}"
-    if count >= options.nodes:
-        return "multi-gpu", f"{seen}, one for each of {options.nodes} nodes"
+    if count >= wanted:
+        return "multi-gpu", f"{seen}, one for each of {wanted} ranks"
     if count:
-        return "one-gpu-shared", f"{seen} for {options.nodes} nodes"
+        return "one-gpu-shared", f"{seen} for {wanted} ranks"
     return "cpu", seen
 
 
+def _digits_needed(target: Target, options: Options) -> tuple[bool, ...]:
+    """Tell which digits a run needs: the few, all of them, or both."""
+    asked = {check.name for check in CHECKS if not options.only or check.name in options.only}
+    if not target.pin("torch"):
+        return ()
+    few = bool(asked & {training.CHECK.name, control.CHECK.name})
+    scaled = options.scaling.asked and scaling.CHECK.name in asked and options.scaling.workload == "digits"
+    full = scaled and options.scaling.full
+    return (*((False,) if few or (scaled and not full) else ()), *((True,) if full else ()))
+
+
 def _in_containers(
-    target: Target, options: Options, fetch: Callable[[], Path], watch: Watch
+    target: Target, options: Options, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     with engines.connect(options.runtime) as engine:
         image_environment = engines.require_same(engine, target)
@@ -181,12 +215,13 @@ def _in_containers(
         )
         place = _Place(runtime=engine.kind, mode=mode, mode_reason=reason, host=host)
         with runtime.start(engine, target, options, mode, secrets.token_hex(6)) as cluster:
+            watch.started(cluster)
             session = Session(cluster, target, options, mode, image_environment, fetch)
             return place, _all_checks(session, watch)
 
 
 def _on_this_host(
-    target: Target, options: Options, fetch: Callable[[], Path], watch: Watch
+    target: Target, options: Options, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     found = local.gpus() if options.mode != "cpu" else ()
     mode, reason = choose_mode(options, found, "this host")
@@ -199,6 +234,7 @@ def _on_this_host(
     )
     place = _Place(runtime="process", mode=mode, mode_reason=reason, host=host)
     with local.start(options, mode) as cluster:
+        watch.started(cluster)
         session = Session(cluster, target, options, mode, local.environment(), fetch)
         return place, _all_checks(session, watch)
 

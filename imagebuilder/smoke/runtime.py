@@ -7,7 +7,7 @@ import ipaddress
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import docker
 import requests
@@ -18,6 +18,7 @@ from imagebuilder.smoke import leftovers, packing
 from imagebuilder.smoke.cluster import (
     FOLDER,
     OUTPUT_LIMIT,
+    SHARED,
     Command,
     Outcome,
     stop_script,
@@ -55,12 +56,14 @@ def start(
             network = engine.client.networks.create(
                 f"imagebuilder-smoke-{run_id}", driver="bridge", labels=labels
             )
-            nodes = []
+            nodes: list[ContainerNode] = []
             for index in range(options.nodes):
                 settings = {
                     "shm_size": options.shm_bytes,
                     "labels": labels,
-                    "device_requests": _gpu(mode, index),
+                    "device_requests": _gpus(mode, index, options.nproc_per_node),
+                    **_shared([node.container for node in nodes]),
+                    **options.containers.get(index, {}),
                 }
                 container = _create(engine, target.reference, network, f"node{index}", settings)
                 # Copied, not mounted: the engine may be on another host.
@@ -88,7 +91,10 @@ class ContainerNode:
         try:
             argv = wrap(command, FOLDER)
             handle = api.exec_create(self.container.id, argv, environment=dict(command.env))["Id"]
-            stdout, stderr = _collect(api.exec_start(handle, stream=True, demux=True))
+            chunks: Any = api.exec_start(handle, stream=True, demux=True)
+            # The SDK leaves a stream's socket open at its end; its own `close` fails on one that has ended.
+            with contextlib.closing(chunks._response):  # noqa: SLF001
+                stdout, stderr = _collect(chunks)
             code = api.exec_inspect(handle)["ExitCode"]
         except APIError as error:
             if error.status_code not in _NOT_RUNNING:
@@ -125,6 +131,7 @@ class ContainerCluster:
         """Take nodes that were started, and read where the engine put them."""
         self.kind: Literal["docker", "podman", "process"] = kind
         self.folder = FOLDER
+        self.shared = SHARED
         self.python: tuple[str, ...] = ("python",)
         self.torchrun: tuple[str, ...] = ("torchrun",)
         network.reload()
@@ -182,11 +189,18 @@ def _create(
     )
 
 
-def _gpu(mode: Mode, index: int) -> list[docker.types.DeviceRequest]:
+def _gpus(mode: Mode, index: int, nproc_per_node: int) -> list[docker.types.DeviceRequest]:
+    """Give a node one GPU for each of its ranks, or the one that all ranks share."""
     if mode == "cpu":
         return []
-    device = str(index) if mode == "multi-gpu" else "0"
-    return [docker.types.DeviceRequest(device_ids=[device], capabilities=[["gpu", "compute", "utility"]])]
+    first = index * nproc_per_node
+    devices = [str(first + local) for local in range(nproc_per_node)] if mode == "multi-gpu" else ["0"]
+    return [docker.types.DeviceRequest(device_ids=devices, capabilities=[["gpu", "compute", "utility"]])]
+
+
+def _shared(earlier: list[Container]) -> dict[str, object]:
+    """Make an unnamed volume with the first node and give it to the others: it goes with the last of them."""
+    return {"volumes_from": [str(earlier[0].id)]} if earlier else {"volumes": [SHARED]}
 
 
 def _collect(chunks: Iterator[tuple[bytes | None, bytes | None]]) -> tuple[str, str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import secrets
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,23 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from imagebuilder.errors import ImagebuilderError
-from imagebuilder.smoke.cluster import Cluster, Command, Node, Outcome, run_together
+from imagebuilder.smoke.blame import blame, ended
+from imagebuilder.smoke.cluster import Cluster, Command, Layout, Node, Outcome, Place, run_together
 from imagebuilder.smoke.report import Finding, Mode, Step
 from imagebuilder.smoke.target import Options, Target
 
 # Payload scripts print one such line a rank; see payload/common.py.
 MARKER = "@imagebuilder-smoke "
 _SHOWN = 4000
-_TERMINATED = 128 + signal.SIGTERM
-# What gloo, NCCL and torch's store say when another rank is gone, or does not answer.
-_PEER_LOST = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "Timed out waiting",
-    "remote process exited",
-    "Watchdog caught collective operation timeout",
-)
 
 
 class CheckFailed(ImagebuilderError):
@@ -93,9 +84,12 @@ class Session:
         options: Options,
         mode: Mode,
         environment: Mapping[str, str],
-        digits: Callable[[], Path],
+        digits: Callable[[bool], Path],
     ) -> None:
-        """Take the running nodes; `environment` is the image's, `digits` fetches the data for training."""
+        """Take the running nodes and the image's environment.
+
+        `digits` fetches the data for training: all that there is, or some thousand.
+        """
         self.cluster = cluster
         self.target = target
         self.options = options
@@ -111,8 +105,17 @@ class Session:
         return self.cluster.nodes
 
     @property
-    def size(self) -> int:
+    def nnodes(self) -> int:
         return len(self.cluster.nodes)
+
+    @property
+    def layout(self) -> Layout:
+        """All nodes, with as many ranks on each as was asked for."""
+        return Layout(nnodes=self.nnodes, nproc_per_node=self.options.nproc_per_node)
+
+    @property
+    def world_size(self) -> int:
+        return self.layout.world_size
 
     @property
     def device(self) -> str:
@@ -138,7 +141,7 @@ class Session:
         self, index: int, argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None
     ) -> Outcome:
         """Run a command on one node and note it down."""
-        return self._run([(index, self._command(argv, timeout, env))])[0]
+        return self._run([(index, None, self._command(argv, timeout, env))])[0]
 
     def run_everywhere(
         self,
@@ -146,16 +149,20 @@ class Session:
         *,
         timeout: float,
         env: Callable[[int], Mapping[str, str]] | None = None,
+        grace: float | None = None,
     ) -> tuple[Outcome, ...]:
-        """Run a command on every node at once and note it down; the functions get the node's index."""
+        """Run a command on every node at once and note it down; the functions get the node's index.
+
+        When one fails, the others are ended after `grace` seconds.
+        """
         jobs = [
-            (index, self._command(argv(index), timeout, env(index) if env else None))
-            for index in range(self.size)
+            (index, None, self._command(argv(index), timeout, env(index) if env else None))
+            for index in range(self.nnodes)
         ]
-        return self._run(jobs)
+        return self._run(jobs, grace)
 
     def rank_env(self, index: int) -> dict[str, str]:
-        """Give the variables of a rank on a node: what it computes and talks with."""
+        """Give the variables of the ranks on a node: what they compute and talk with."""
         env = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **self.cluster.rank_env(index)}
         if self.mode != "cpu":
             env["NCCL_DEBUG"] = "INFO"
@@ -173,47 +180,102 @@ class Session:
         """Make the command that runs another one through ssh, with nothing but a host's name."""
         return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", host, *argv)
 
-    def mpirun(self, hosts: Sequence[str], *argv: str) -> tuple[str, ...]:
-        """Make the command that starts one rank on each host; what else it needs, the image has to set."""
-        return ("mpirun", "-np", str(len(hosts)), "--host", ",".join(f"{host}:1" for host in hosts), *argv)
+    def mpirun(self, hosts: Sequence[str], *argv: str, slots: int = 1) -> tuple[str, ...]:
+        """Make the command that starts ranks on each host; what else it needs, the image has to set."""
+        places = ",".join(f"{host}:{slots}" for host in hosts)
+        return ("mpirun", "-np", str(len(hosts) * slots), "--host", places, *argv)
 
-    def launch(self, name: str, *arguments: str | int, timeout: float) -> tuple[Mapping[str, Any], ...]:
-        """Run a payload script as one rank a node, told by variables who it is; what each rank found.
+    def torchrun(self, place: str, name: str, *arguments: str) -> Callable[[int], tuple[str, ...]]:
+        """Make the command, by the node's index, of an agent; agents meet at a place and run a script."""
+        options = (
+            f"--nnodes={self.nnodes}",
+            f"--nproc-per-node={self.layout.nproc_per_node}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={place}",
+            # This run's: agents of another job at the same place are refused.
+            f"--rdzv-id={self.nonce}",
+            "--max-restarts=0",
+        )
+
+        def argv(index: int) -> tuple[str, ...]:
+            script = self.script(name, "--device", self.device, "--peer", self.peer(index), *arguments)
+            # Without the interpreter in front: torchrun starts its own.
+            return (*self.cluster.torchrun, *options, *script[len(self.cluster.python) :])
+
+        return argv
+
+    def launch(
+        self, name: str, *arguments: str | int, timeout: float, layout: Layout | None = None
+    ) -> tuple[Mapping[str, Any], ...]:
+        """Run a payload script as every rank of a job, told by variables who it is; what each rank found.
 
         Raises:
             CheckFailed: a rank failed, hung, or did not answer for this run.
 
         """
-        master = {"MASTER_ADDR": self.cluster.host(0), "MASTER_PORT": str(self.cluster.port())}
+        return self.ranks(self.start(name, *arguments, timeout=timeout, layout=layout), layout)
 
-        def env(index: int) -> Mapping[str, str]:
-            who = {"RANK": str(index), "WORLD_SIZE": str(self.size), "LOCAL_RANK": "0"}
-            return {**self.rank_env(index), **master, **who}
+    def start(
+        self,
+        name: str,
+        *arguments: str | int,
+        timeout: float,
+        layout: Layout | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> tuple[Outcome, ...]:
+        """Run a payload script as every rank of a job, as `launch` does; how each rank ended.
 
-        def argv(index: int) -> Sequence[str]:
-            return self.script(name, "--device", self.device, "--peer", self.peer(index), *arguments)
+        Variables in `env` come on top of those of a rank.
+        """
+        layout = layout or self.layout
+        job = {
+            "MASTER_ADDR": self.cluster.host(0),
+            "MASTER_PORT": str(self.cluster.port()),
+            "WORLD_SIZE": str(layout.world_size),
+            "LOCAL_WORLD_SIZE": str(layout.nproc_per_node),
+        }
 
-        return self.ranks(self.run_everywhere(argv, timeout=timeout, env=env))
+        def command(place: Place) -> Command:
+            # Named as torchrun names them; the node rank is its "group rank".
+            who = {
+                "RANK": str(place.rank),
+                "LOCAL_RANK": str(place.local_rank),
+                "GROUP_RANK": str(place.node_rank),
+            }
+            peer = self.peer(place.node_rank)
+            argv = self.script(name, "--device", self.device, "--peer", peer, *arguments)
+            return self._command(
+                argv, timeout, {**self.rank_env(place.node_rank), **(env or {}), **job, **who}
+            )
 
-    def ranks(self, outcomes: Sequence[Outcome]) -> tuple[Mapping[str, Any], ...]:
-        """Take what the ranks found, one a node, sorted by rank.
+        return self._run([(place.node_rank, place.rank, command(place)) for place in layout.places])
+
+    def ranks(
+        self, outcomes: Sequence[Outcome], layout: Layout | None = None
+    ) -> tuple[Mapping[str, Any], ...]:
+        """Take what all ranks of a job found, sorted by rank.
 
         Raises:
             CheckFailed: a rank failed, hung, or did not answer for this run.
 
         """
         self.require_ok(outcomes)
+        world_size = (layout or self.layout).world_size
         found = [said for outcome in outcomes for said in self.said(outcome)]
         ranks = sorted(int(said.get("rank", -1)) for said in found)
-        sizes = {said.get("size") for said in found}
-        if ranks != list(range(self.size)) or sizes != {self.size}:
+        sizes = {said.get("world_size") for said in found}
+        if ranks != list(range(world_size)) or sizes != {world_size}:
             raise CheckFailed(
-                f"{self.size} ranks were started; who answered took itself for rank "
-                + ", ".join(f"{said.get('rank')} of {said.get('size')}" for said in found),
+                f"{world_size} ranks were started; who answered took itself for rank "
+                + ", ".join(f"{said.get('rank')} of {said.get('world_size')}" for said in found),
                 remedy="ranks take themselves for jobs of their own where the launcher and the library are "
                 "of different make; is there a second MPI or torch in the image?",
             )
         return tuple(sorted(found, key=lambda said: int(said["rank"])))
+
+    def node_of(self, rank: int) -> str:
+        """Name the node that a rank of the whole job is on."""
+        return self.nodes[rank // self.layout.nproc_per_node].name
 
     def require_ok(self, outcomes: Sequence[Outcome]) -> None:
         """Make sure that every command ended with 0.
@@ -222,23 +284,20 @@ class Session:
             CheckFailed: one did not. Those that failed because of another are told last, or not at all.
 
         """
-        failed = [
-            (node, outcome) for node, outcome in zip(self.nodes, outcomes, strict=False) if not outcome.ok
-        ]
+        failed = [outcome for outcome in outcomes if not outcome.ok]
         if not failed:
             return
         explained = [
-            (node, said) for node, outcome in failed for said in self.said(outcome) if said.get("error")
+            (outcome, said) for outcome in failed for said in self.said(outcome) if said.get("error")
         ]
         if explained:
             raise CheckFailed.because(
                 *(
-                    Finding(node=node.name, message=str(said["error"]), remedy=str(said.get("remedy", "")))
-                    for node, said in explained
+                    Finding(node=outcome.node, message=str(said["error"]), remedy=str(said.get("remedy", "")))
+                    for outcome, said in explained
                 )
             )
-        ranked = sorted(failed, key=lambda pair: blame(pair[1]))
-        raise CheckFailed.because(*(_ended(node.name, outcome) for node, outcome in ranked))
+        raise CheckFailed.because(*(ended(outcome) for outcome in sorted(failed, key=blame)))
 
     def said(self, outcome: Outcome) -> tuple[dict[str, Any], ...]:
         """Read what payload scripts said in this run; what is left of another run does not count."""
@@ -255,19 +314,25 @@ class Session:
                 found.append(said)
         return tuple(found)
 
-    def put_digits(self) -> str:
-        """Copy the handwritten digits to every node; their path there."""
-        data = self._digits().read_bytes()
+    def put_digits(self, *, full: bool = False) -> str:
+        """Copy the handwritten digits, 5000 or all of them, to every node; their path there."""
+        name = "digits.tgz" if full else "digits.csv.gz"
+        data = self._digits(full).read_bytes()
         for node in self.nodes:
-            node.put("digits.csv.gz", data)
-        return f"{self.cluster.folder}/digits.csv.gz"
+            node.put(name, data)
+        return f"{self.cluster.folder}/{name}"
 
     def _command(self, argv: Sequence[str], timeout: float, env: Mapping[str, str] | None) -> Command:
         return Command(argv=tuple(argv), timeout=timeout * self.options.patience, env=env or {})
 
-    def _run(self, jobs: Sequence[tuple[int, Command]]) -> tuple[Outcome, ...]:
-        outcomes = run_together([(self.nodes[index], command) for index, command in jobs])
-        for (index, command), outcome in zip(jobs, outcomes, strict=True):
+    def _run(
+        self, jobs: Sequence[tuple[int, int | None, Command]], grace: float | None = None
+    ) -> tuple[Outcome, ...]:
+        """Run commands, each on a node and perhaps as a rank."""
+        ran = run_together([(self.nodes[index], command) for index, _, command in jobs], grace=grace)
+        outcomes = []
+        for (index, rank, command), outcome in zip(jobs, ran, strict=True):
+            outcomes.append(dataclasses.replace(outcome, node=self.nodes[index].name, rank=rank))
             text = outcome.stdout + (f"\n[stderr]\n{outcome.stderr}" if outcome.stderr.strip() else "")
             self.steps.append(
                 Step(
@@ -279,42 +344,10 @@ class Session:
                     output=text.strip()[-_SHOWN:],
                 )
             )
-        return outcomes
+        return tuple(outcomes)
 
     def _shown(self, command: str) -> str:
         """Write a command as the report shows it: the same on every host."""
         for word, shown in ((self.cluster.folder, "SMOKE"), (self.cluster.python[0], "python")):
             command = command.replace(word, shown)
         return command
-
-
-def blame(outcome: Outcome) -> int:
-    """Rank failed commands of one job by how likely they are the cause: 0 failed by itself, 3 only waited.
-
-    A rank whose peer died or hung says so, and fails as well; the one that hung says nothing and is ended.
-    """
-    if outcome.code is None or _lost_peer(outcome):
-        return 3
-    return 2 if outcome.timed_out else 1 if outcome.code == _TERMINATED else 0
-
-
-def _lost_peer(outcome: Outcome) -> bool:
-    return any(sign in outcome.stderr for sign in _PEER_LOST)
-
-
-def _ended(node: str, outcome: Outcome) -> Finding:
-    if outcome.code is None:
-        return Finding(node=node, message=outcome.last_words, remedy="see the check `contents`")
-    if outcome.timed_out:
-        message = f"did not end within {outcome.seconds:.0f} s; its last words: {outcome.last_words}"
-        remedy = "a rank that hangs waits for a peer, or computes for ever: the report has the whole output"
-    elif outcome.code == _TERMINATED:
-        message = f"still ran after {outcome.seconds:.0f} s, when others had given up, and was ended"
-        remedy = "it hung, or was not reached any more: the report has the whole output"
-    elif _lost_peer(outcome):
-        message = f"lost its peer: {outcome.last_words}"
-        remedy = "the cause is on the other node"
-    else:
-        message = f"ended with {outcome.code}: {outcome.last_words}"
-        remedy = "the report has the whole output"
-    return Finding(node=node, message=message, remedy=remedy)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from imagebuilder import catalog
 from imagebuilder.errors import InputError
 
 ModeChoice = Literal["auto", "cpu", "one-gpu-shared", "multi-gpu"]
 RuntimeChoice = Literal["auto", "docker", "podman", "process"]
+TransportChoice = Literal["any", "socket", "ib", "ofi"]
+Workload = Literal["digits", "resnet"]
 
 PIN_LABEL = "org.imagebuilder.pin."
 LOCK_LABEL = "org.imagebuilder.lock"
@@ -53,6 +55,38 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Whether to time the same training on more and more ranks, and on what.
+
+    Attributes:
+        asked: it costs minutes, so only who asks for it gets it.
+        workload: handwritten digits, or a small ResNet on random images of CIFAR's shape.
+        epochs: how often the data is gone through in each row of the table.
+        full: take all 60,000 digits for the training instead of 4,500.
+
+    """
+
+    asked: bool = False
+    workload: Workload = "digits"
+    epochs: int = 1
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run.
+
+        Raises:
+            InputError: a value is out of range.
+
+        """
+        if self.workload not in get_args(Workload):
+            raise InputError(
+                f"`{self.workload}` is none of {', '.join(get_args(Workload))}", where="--workload"
+            )
+        if not 1 <= self.epochs <= 100:
+            raise InputError(f"{self.epochs} epochs: 1 to 100 can be run", where="--epochs")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """How to test.
 
@@ -60,18 +94,29 @@ class Options:
         runtime: where the nodes run; `auto` takes the first engine that answers, Docker before Podman.
         mode: what carries the tensors; `auto` takes the best that the host has.
         nodes: how many, at least two.
+        nproc_per_node: how many ranks on each node.
         shm_bytes: size of each node's /dev/shm.
         patience: factor on every time limit, for slow hosts.
         only: names of the checks to run; the others are reported as skipped, so such a run cannot pass.
+        transport: what NCCL has to go over between nodes; `any` takes what it chooses, if all ranks agree.
+        min_busbw: bus bandwidth that the largest allreduce has to reach, in 10^9 bytes a second; 0 for none.
+        scaling: the table of several layouts.
+        containers: what single nodes' containers are created with besides, by the node's number and in the
+            words of the engine's SDK: `{1: {"shm_size": 1 << 26}}`. Nothing on the command line leads here.
 
     """
 
     runtime: RuntimeChoice = "auto"
     mode: ModeChoice = "auto"
     nodes: int = 2
+    nproc_per_node: int = 1
     shm_bytes: int = GIB
     patience: float = 1.0
     only: frozenset[str] = frozenset()
+    transport: TransportChoice = "any"
+    min_busbw: float = 0.0
+    scaling: Scaling = Scaling()
+    containers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, before anything is started.
@@ -83,11 +128,18 @@ class Options:
         for key, value, choices in (
             ("--runtime", self.runtime, get_args(RuntimeChoice)),
             ("--mode", self.mode, get_args(ModeChoice)),
+            ("--transport", self.transport, get_args(TransportChoice)),
         ):
             if value not in choices:
                 raise InputError(f"`{value}` is none of {', '.join(choices)}", where=key)
         if not 2 <= self.nodes <= 16:
             raise InputError(f"{self.nodes} nodes: two to sixteen can be tested", where="--nodes")
+        if not 1 <= self.nproc_per_node <= 8:
+            raise InputError(
+                f"{self.nproc_per_node} ranks on a node: one to eight can be tested", where="--nproc-per-node"
+            )
+        if not 0 <= self.min_busbw < float("inf"):
+            raise InputError("a bandwidth is a number that is not negative", where="--min-busbw")
         if self.patience <= 0:
             raise InputError("a factor on time limits is larger than 0", where="patience")
 

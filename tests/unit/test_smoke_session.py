@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from imagebuilder.smoke import local
-from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke import local, runtime
+from imagebuilder.smoke.checks import clock, disk
+from imagebuilder.smoke.cluster import Layout, Outcome
 from imagebuilder.smoke.session import MARKER, CheckFailed, Session
 from imagebuilder.smoke.target import Options, Target
 
@@ -17,11 +22,11 @@ TARGET = Target(reference="demo", recipe="demo", lock="", pins=())
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    def none() -> None:
+    def none(_full: bool) -> Path:
         raise AssertionError("no digits are needed")
 
     with local.start(Options(), "cpu") as cluster:
-        yield Session(cluster, TARGET, Options(), "cpu", {}, none)  # type: ignore[arg-type]
+        yield Session(cluster, TARGET, Options(), "cpu", {}, none)
 
 
 def said(session: Session, code: int = 0, nonce: str = "", stderr: str = "", **words: object) -> Outcome:
@@ -33,14 +38,20 @@ def ended(code: int | None, stderr: str = "", *, timed_out: bool = False) -> Out
     return Outcome(code=code, stdout="", stderr=stderr, seconds=1, timed_out=timed_out)
 
 
+def at(node: str, outcome: Outcome) -> Outcome:
+    return dataclasses.replace(outcome, node=node)
+
+
 def test_answers_come_sorted_by_rank(session: Session) -> None:
-    found = session.ranks([said(session, rank=1, size=2), said(session, rank=0, size=2)])
+    found = session.ranks([said(session, rank=1, world_size=2), said(session, rank=0, world_size=2)])
     assert [entry["rank"] for entry in found] == [0, 1]
 
 
 def test_answers_of_another_run_do_not_count(session: Session) -> None:
     with pytest.raises(CheckFailed, match="rank 1 of 2"):
-        session.ranks([said(session, nonce="other", rank=0, size=2), said(session, rank=1, size=2)])
+        session.ranks(
+            [said(session, nonce="other", rank=0, world_size=2), said(session, rank=1, world_size=2)]
+        )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +61,7 @@ def test_answers_of_another_run_do_not_count(session: Session) -> None:
 )
 def test_ranks_that_are_not_one_job_fail(session: Session, ranks: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(CheckFailed, match="2 ranks were started"):
-        session.ranks([said(session, rank=rank, size=size) for rank, size in ranks])
+        session.ranks([said(session, rank=rank, world_size=size) for rank, size in ranks])
 
 
 def test_silence_with_a_good_exit_code_fails(session: Session) -> None:
@@ -59,9 +70,9 @@ def test_silence_with_a_good_exit_code_fails(session: Session) -> None:
 
 
 def test_a_rank_that_says_why_is_all_that_is_told(session: Session) -> None:
-    wrong = said(session, code=1, error="element 3 is 11", remedy="see the lock")
+    wrong = at("node1", said(session, code=1, error="element 3 is 11", remedy="see the lock"))
     with pytest.raises(CheckFailed) as caught:
-        session.require_ok([ended(1, "Connection closed by peer"), wrong])
+        session.require_ok([at("node0", ended(1, "Connection closed by peer")), wrong])
     assert [(f.node, f.message, f.remedy) for f in caught.value.findings] == [
         ("node1", "element 3 is 11", "see the lock")
     ]
@@ -81,7 +92,7 @@ def test_the_rank_that_failed_is_named_before_the_one_that_lost_it(
 ) -> None:
     waited = ended(1, "RuntimeError: Timed out waiting 60000ms for recv operation")
     with pytest.raises(CheckFailed) as caught:
-        session.require_ok([waited, cause])
+        session.require_ok([at("node0", waited), at("node1", cause)])
     first, second = caught.value.findings
     assert (first.node, second.node) == ("node1", "node0")
     assert message in first.message
@@ -107,5 +118,96 @@ def test_facts_are_what_this_python_has(session: Session) -> None:
 def test_patience_stretches_every_limit() -> None:
     options = Options(patience=3.0)
     with local.start(options, "cpu") as cluster:
-        patient = Session(cluster, TARGET, options, "cpu", {}, lambda: None)  # type: ignore[arg-type,return-value]
+        patient = Session(cluster, TARGET, options, "cpu", {}, lambda _: Path())
         assert patient._command(("true",), 10, None).timeout == 30
+
+
+@pytest.fixture
+def pairs() -> Iterator[Session]:
+    """Two nodes with two ranks each."""
+
+    def none(_full: bool) -> Path:
+        raise AssertionError("no digits are needed")
+
+    options = Options(nproc_per_node=2)
+    with local.start(options, "cpu") as cluster:
+        yield Session(cluster, TARGET, options, "cpu", {}, none)
+
+
+# As a payload script that answers with what it was told, without torch.
+TOLD = """
+import os, sys
+sys.path.insert(0, os.path.dirname(__file__))
+import common
+arguments = common.parser().parse_args()
+names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "EXTRA")
+told = [os.environ.get(name, "") for name in names]
+common.say(arguments.nonce, rank=int(told[0]), world_size=int(told[3]), told=told)
+sys.exit(int(os.environ["RANK"]) == int(os.environ.get("FAILS", "-1")))
+"""
+
+
+def test_every_rank_is_told_who_and_where_it_is(pairs: Session) -> None:
+    assert (pairs.nnodes, pairs.layout.nproc_per_node, pairs.world_size) == (2, 2, 4)
+    pairs.nodes[0].put("told.py", TOLD.encode())
+    found = pairs.launch("told.py", timeout=20)
+    assert [entry["told"][:5] for entry in found] == [
+        ["0", "0", "0", "4", "2"],
+        ["1", "1", "0", "4", "2"],
+        ["2", "0", "1", "4", "2"],
+        ["3", "1", "1", "4", "2"],
+    ]
+    assert [pairs.node_of(rank) for rank in range(4)] == ["node0", "node0", "node1", "node1"]
+    assert len(pairs.steps) == 4
+
+
+def test_a_job_may_have_another_layout_and_more_variables(pairs: Session) -> None:
+    pairs.nodes[0].put("told.py", TOLD.encode())
+    layout = Layout(nnodes=1, nproc_per_node=2)
+    outcomes = pairs.start("told.py", timeout=20, layout=layout, env={"EXTRA": "x"})
+    assert [entry["told"][3:] for entry in pairs.ranks(outcomes, layout)] == [["2", "2", "x"]] * 2
+    assert [(outcome.node, outcome.rank) for outcome in outcomes] == [("node0", 0), ("node0", 1)]
+
+
+def test_the_node_of_the_rank_that_fails_is_named(pairs: Session) -> None:
+    pairs.nodes[0].put("told.py", TOLD.encode())
+    with pytest.raises(CheckFailed) as caught:
+        pairs.ranks(pairs.start("told.py", timeout=20, env={"FAILS": "3"}))
+    assert [finding.node for finding in caught.value.findings] == ["node1"]
+
+
+def test_launchers_are_told_how_many_ranks_a_node_has(pairs: Session) -> None:
+    assert pairs.mpirun(["a", "b"], "x", slots=2) == ("mpirun", "-np", "4", "--host", "a:2,b:2", "x")
+    words = pairs.torchrun("a:1", "hello.py", "--only-told")(1)
+    assert {"--nnodes=2", "--nproc-per-node=2", "--rdzv-endpoint=a:1", "--only-told"} <= set(words)
+
+
+def test_disk_and_clock_are_asked_for_real(session: Session) -> None:
+    assert "free in" in disk.run(session).summary
+    assert "2 clocks agree" in clock.run(session).summary
+    assert all(step.exit_code == 0 for step in session.steps)
+
+
+def test_a_process_that_a_job_left_is_found(session: Session) -> None:
+    session.nodes[0].put("left.py", b"import time; time.sleep(60)")
+    left = (*session.cluster.python, f"{session.cluster.folder}/left.py", "--nonce", session.nonce)
+    ways = [("sh", "-c", '"$@" >/dev/null 2>&1 & echo $!', "sh", *left)]
+    pid = session.run(0, ways[0], timeout=10).stdout.strip()
+    search = session.script("orphans.py", "--script", "left.py", "--seconds", 0)
+    (found,) = session.said(session.run(0, search, timeout=20))
+    assert [line.split()[0] for line in found["left"]] == [pid]
+    os.kill(int(pid), signal.SIGKILL)
+    (found,) = session.said(session.run(0, (*search[:-1], "5"), timeout=20))
+    assert found["left"] == []
+
+
+def test_ranks_are_given_gpus_of_their_own_or_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    with local.start(Options(nproc_per_node=2), "multi-gpu") as cluster:
+        assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4,5", "6,7"]
+    with local.start(Options(nproc_per_node=2), "one-gpu-shared") as cluster:
+        assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4", "4"]
+    asked = [runtime._gpus("multi-gpu", node, 2)[0]["DeviceIDs"] for node in (0, 1)]
+    assert asked == [["0", "1"], ["2", "3"]]
+    assert runtime._gpus("one-gpu-shared", 1, 2)[0]["DeviceIDs"] == ["0"]
+    assert runtime._gpus("cpu", 1, 2) == []

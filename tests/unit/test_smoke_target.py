@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imagebuilder.errors import InputError
-from imagebuilder.smoke.target import Options, from_labels
+from imagebuilder.smoke.target import Options, Scaling, from_labels
 
 LABELS = {
     "org.opencontainers.image.title": "demo",
@@ -53,3 +53,29 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
 def test_options_out_of_range_are_refused(wrong: dict[str, Any], where: str) -> None:
     with pytest.raises(InputError, match=where):
         Options(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        ({"nproc_per_node": 0}, "--nproc-per-node"),
+        ({"nproc_per_node": 9}, "--nproc-per-node"),
+        ({"transport": "carrier pigeon"}, "--transport"),
+        ({"min_busbw": -1.0}, "--min-busbw"),
+        ({"min_busbw": float("nan")}, "--min-busbw"),
+    ],
+)
+def test_options_that_cannot_be_run_are_refused(words: dict[str, Any], where: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Options(**words)
+    assert str(caught.value).startswith(where)
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [({"epochs": 0}, "--epochs"), ({"epochs": 101}, "--epochs"), ({"workload": "gpt"}, "--workload")],
+)
+def test_a_table_that_cannot_be_run_is_refused(words: dict[str, Any], where: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Scaling(asked=True, **words)
+    assert str(caught.value).startswith(where)

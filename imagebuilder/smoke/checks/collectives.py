@@ -1,51 +1,109 @@
-"""torch.distributed's collectives, on data for which no wrong answer looks right."""
+"""torch.distributed's collectives, on data for which no wrong answer looks right; and how fast they are."""
 
 from __future__ import annotations
 
 import hashlib
 import sys
 from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from imagebuilder.smoke.checks import torch_pinned, torch_reason
+from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 120
-_LARGEST = {"cpu": 4 << 20, "cuda": 64 << 20}
+# What is compared element by element; over gloo and one host's bridge larger tensors only take longer.
+_LARGEST = {"cpu": 1 << 22, "cuda": 1 << 26}
+# The largest allreduce that is timed, and for how long sizes are begun.
+_SWEEP = 1 << 26
+_SWEEP_SECONDS = {"cpu": 6, "cuda": 20}
 # Rank 0 comes half a second late to the barrier; that long, nearly, the others have to be held.
 _HELD = 0.3
 
 
 def run(session: Session) -> Passed:
     largest = _LARGEST[session.device]
-    found = session.launch("collectives.py", "--largest", largest, timeout=_SECONDS)
-    # The ranks compared their own results; this compares them with what never passed through the image.
-    wanted = expected_digest(session.size, largest)
-    for entry, node in zip(found, session.nodes, strict=True):
-        if entry["digest"] != wanted:
-            raise CheckFailed(
-                f"rank {entry['rank']}: an allreduce of {largest} bytes is not the sum of what the ranks "
-                "gave",
-                node=node.name,
-                remedy="the collective library gives wrong results, or something replaces torch's functions",
-            )
-        if entry["rank"] != 0 and entry["held"] < _HELD:
-            raise CheckFailed(
-                f"rank {entry['rank']}: a barrier held it {entry['held']:.2f} s, though rank 0 came 0.5 s "
-                "late",
-                node=node.name,
-                remedy="the barrier does not wait; are the ranks in one group?",
-            )
+    sizes = ("--largest", largest, "--sweep", _SWEEP, "--seconds", _SWEEP_SECONDS[session.device])
+    found = session.launch("collectives.py", *sizes, timeout=_SECONDS)
+    rows = sweep(found[0]["sweep"], session.world_size)
+    findings = [*judge(found, largest, session.node_of), *judge_speed(rows, session.options.min_busbw)]
+    if findings:
+        raise CheckFailed.because(*findings)
+    best = rows[-1]
+    complete = all(entry["complete"] for entry in found)
     return Passed(
         summary=f"allreduce, broadcast and allgather exact from 4 B to {largest >> 20} MiB over "
-        f"{found[0]['backend']}, barrier holds",
-        evidence={"timings": found[0]["timings"]},
+        f"{found[0]['backend']}, barrier holds; {best['busbw_gbs']:.2f} GB/s at {_size(best['bytes'])}",
+        evidence={
+            "sweep": rows,
+            "sweep stopped": "" if complete else f"after {_SWEEP_SECONDS[session.device]} s",
+            "backend": found[0]["backend"],
+        },
     )
 
 
-def expected_digest(size: int, length: int) -> str:
+def judge(ranks: Sequence[Mapping[str, Any]], largest: int, node_of: Callable[[int], str]) -> list[Finding]:
+    """Say what is wrong with what the ranks report; `node_of` names the node of a rank.
+
+    They compared their own results; this compares them with what never passed through the image.
+    """
+    findings = []
+    wanted = expected_digest(len(ranks), largest)
+    for entry in ranks:
+        rank = entry["rank"]
+        if entry["digest"] != wanted:
+            findings.append(
+                Finding(
+                    node=node_of(rank),
+                    message=f"rank {rank}: an allreduce of {largest} bytes is not the sum of what the ranks "
+                    "gave",
+                    remedy="the collective library gives wrong results, or something replaces torch's "
+                    "functions",
+                )
+            )
+        if rank != 0 and entry["held"] < _HELD:
+            findings.append(
+                Finding(
+                    node=node_of(rank),
+                    message=f"rank {rank}: a barrier held it {entry['held']:.2f} s, though rank 0 came 0.5 s "
+                    "late",
+                    remedy="the barrier does not wait; are the ranks in one group?",
+                )
+            )
+    return findings
+
+
+def judge_speed(rows: Sequence[Mapping[str, Any]], floor: float) -> list[Finding]:
+    """Say whether the largest allreduce is slower than the floor, in 10^9 bytes a second; 0 is no floor."""
+    if not floor or not rows or rows[-1]["busbw_gbs"] >= floor:
+        return []
+    last = rows[-1]
+    return [
+        Finding(
+            node="",
+            message=f"an allreduce of {_size(last['bytes'])} reaches a bus bandwidth of "
+            f"{last['busbw_gbs']:.3f} GB/s, and --min-busbw asks for {floor:g}",
+            remedy="the transport is slower than expected: see the check `transport`, and whether other jobs "
+            "use the network",
+        )
+    ]
+
+
+def sweep(timings: Sequence[Mapping[str, Any]], world_size: int) -> list[dict[str, Any]]:
+    """Work bandwidths out as nccl-tests does: of n ranks each sends 2(n-1)/n of an allreduce's bytes."""
+    rows = []
+    for timing in timings:
+        algbw = timing["bytes"] / timing["seconds"] / 1e9
+        busbw = algbw * 2 * (world_size - 1) / world_size
+        rows.append({**timing, "algbw_gbs": algbw, "busbw_gbs": busbw})
+    return rows
+
+
+def expected_digest(world_size: int, length: int) -> str:
     """Hash what the sum of all ranks' 64-bit numbers has to be; see payload/collectives.py."""
     period = 1009
-    weight, offset = size * (size + 1) // 2, size * (size - 1) // 2
+    weight, offset = world_size * (world_size + 1) // 2, world_size * (world_size - 1) // 2
     one_period = array("q", (i * weight + offset for i in range(period)))
     count = length // 8
     whole = one_period * (count // period) + one_period[: count % period]
@@ -54,10 +112,16 @@ def expected_digest(size: int, length: int) -> str:
     return hashlib.sha256(whole.tobytes()).hexdigest()
 
 
+def _size(length: int) -> str:
+    return f"{length >> 20} MiB" if length >= 1 << 20 else f"{length} B"
+
+
 CHECK = Check(
     name="collectives",
-    title="allreduce, broadcast, allgather and barrier of int64 and fp32 tensors over all nodes",
-    criterion="every element is exact on every rank; the barrier holds who comes early",
+    title="allreduce, broadcast, allgather and barrier of int64, fp32 and bf16 tensors over all ranks; a "
+    "sweep of allreduces up to 64 MiB, as far as time allows",
+    criterion="every element is exact on every rank; the barrier holds who comes early; bus bandwidth is at "
+    "least --min-busbw, where that is given",
     run=run,
     skip=torch_reason,
     required=torch_pinned,

@@ -21,7 +21,7 @@ _REMEDY = "the shell there reads other settings than the container's; see docs/e
 
 def run(session: Session) -> Passed:
     names = sorted({*session.environment, *_ALSO} - _OWN)
-    last = session.size - 1
+    last = session.nnodes - 1
     target = session.cluster.host(last)
     probe = ("sh", f"{session.cluster.folder}/environ.sh", session.nonce, *names)
     direct = session.run(last, probe, timeout=_SECONDS)

@@ -97,7 +97,7 @@ def _remotely(session: Session) -> dict[str, Outcome]:
     """Ask on the last node from the first, in the ways that ranks are started."""
     if session.cluster.kind == "process":
         return {}
-    last = session.cluster.host(session.size - 1)
+    last = session.cluster.host(session.nnodes - 1)
     script = session.script("limits.py")
     ways = {"ssh": session.ssh(last, *script), "mpirun": session.mpirun([last], *script)}
     return {

@@ -28,8 +28,12 @@ _REMEDIES = {
 
 
 def run(session: Session) -> Passed:
-    hosts = [session.cluster.host(index) for index in range(session.size)]
-    outcome = session.run(0, session.mpirun(hosts, *session.script("mpi_sum.py")), timeout=_SECONDS)
+    hosts = [session.cluster.host(index) for index in range(session.nnodes)]
+    outcome = session.run(
+        0,
+        session.mpirun(hosts, *session.script("mpi_sum.py"), slots=session.layout.nproc_per_node),
+        timeout=_SECONDS,
+    )
     output = outcome.stderr + outcome.stdout
     if not outcome.ok and not any(entry.get("error") for entry in session.said(outcome)):
         why = "did not end in time" if outcome.timed_out else f"ended with {outcome.code}"
@@ -41,9 +45,11 @@ def run(session: Session) -> Passed:
         )
     found = session.ranks([outcome])
     answered = sorted(str(entry["host"]) for entry in found)
-    if answered != sorted(hosts):
+    each = session.layout.nproc_per_node
+    if answered != sorted(hosts * each):
         raise CheckFailed(
-            f"the ranks ran on {', '.join(answered)}, not one on each of {', '.join(hosts)}",
+            f"the ranks ran on {', '.join(answered)}, not {each if each > 1 else 'one'} on each of "
+            f"{', '.join(hosts)}",
             remedy="mpirun started them elsewhere than asked; its output is in the report",
         )
     for sign, remedy in _COMPLAINTS.items():
@@ -51,7 +57,7 @@ def run(session: Session) -> Passed:
             line = next(line.strip() for line in output.splitlines() if sign in line)
             raise CheckFailed(f"mpirun works, but complains: {line}", remedy=remedy)
     return Passed(
-        summary=f"{session.size} ranks on {len(set(answered))} hosts, exact sum through "
+        summary=f"{session.world_size} ranks on {len(set(answered))} hosts, exact sum through "
         f"{found[0]['through']}",
         evidence={"ranks": [dict(entry) for entry in found]},
     )
@@ -66,8 +72,9 @@ def _skip(session: Session) -> str:
 
 CHECK = Check(
     name="mpirun",
-    title="mpirun with one rank a node and a sum over all of them",
-    criterion="as many ranks as nodes, each on its own; the sum is exact; Open MPI complains about nothing",
+    title="mpirun over all nodes, and a sum over all ranks",
+    criterion="as many ranks as asked for, each on its node; the sum is exact; Open MPI complains about "
+    "nothing",
     run=run,
     skip=_skip,
     required=lambda session: bool(session.target.pin("openmpi")) and session.cluster.kind != "process",

@@ -14,7 +14,7 @@ _SECONDS = 30
 
 
 def run(session: Session) -> Passed:
-    hosts = [session.cluster.host(index) for index in range(session.size)]
+    hosts = [session.cluster.host(index) for index in range(session.nnodes)]
     outcomes = session.run_everywhere(lambda _: session.script("names.py", *hosts), timeout=_SECONDS)
     session.require_ok(outcomes)
     findings: list[Finding] = []

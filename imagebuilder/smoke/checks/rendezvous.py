@@ -1,4 +1,4 @@
-"""torchrun: the nodes' agents find each other, by name and by address."""
+"""torchrun: the nodes' agents find each other, by name and by address, and ranks by a file that all see."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 90
+# How torchrun's agent says that it did not get through to the place where all meet.
+_UNREACHED = "The connection to the C10d store has failed"
+_UNREACHED_REMEDY = (
+    "packets to that place do not arrive: is there a firewall between the nodes, or does the port of the "
+    "rendezvous lie outside of what it lets through?"
+)
 
 
 def run(session: Session) -> Passed:
+    # Where the nodes share a folder, as the ranks of a cluster share a file system, they meet there as well.
+    file = f"{session.cluster.shared}/rendezvous-{session.nonce}"
+    by_name = _meet(session, "host name", session.cluster.host(0), "--file", file)
     # By address the ranks only say what they were told: importing torch in them again would show nothing new.
-    by_name = _meet(session, "host name", session.cluster.host(0))
     by_address = _meet(session, "IP address", session.cluster.address(0), "--only-told")
     return Passed(
-        summary=f"{session.size} agents met by host name and by IP address, {by_name[0]['backend']} over "
-        f"{by_name[0]['interface']}",
+        summary=f"{session.nnodes} agents met by host name and by IP address, {session.world_size} ranks by "
+        f"file://, {by_name[0]['backend']} over {by_name[0]['interface']}",
         evidence={
             "host name": [dict(rank) for rank in by_name],
             "IP address": [dict(rank) for rank in by_address],
@@ -27,42 +35,31 @@ def run(session: Session) -> Passed:
 
 
 def _meet(session: Session, way: str, place: str, *arguments: str) -> tuple[Mapping[str, Any], ...]:
-    options = (
-        f"--nnodes={session.size}",
-        "--nproc-per-node=1",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={place}:{session.cluster.port()}",
-        # This run's: agents of another job at the same place are refused.
-        f"--rdzv-id={session.nonce}",
-        "--max-restarts=0",
-    )
-
-    def argv(index: int) -> tuple[str, ...]:
-        script = session.script(
-            "hello.py", "--device", session.device, "--peer", session.peer(index), *arguments
-        )
-        # Without the interpreter in front: torchrun starts its own.
-        return (*session.cluster.torchrun, *options, *script[len(session.cluster.python) :])
-
+    argv = session.torchrun(f"{place}:{session.cluster.port()}", "hello.py", *arguments)
     try:
         ranks = session.ranks(session.run_everywhere(argv, timeout=_SECONDS, env=session.rank_env))
     except CheckFailed as error:
         raise CheckFailed.because(*(_at(way, place, finding) for finding in error.findings)) from error
     hosts = sorted({str(rank["host"]) for rank in ranks})
-    if session.cluster.kind != "process" and len(hosts) != session.size:
-        raise CheckFailed(f"{session.size} ranks answered from {', '.join(hosts)} only")
+    if session.cluster.kind != "process" and len(hosts) != session.nnodes:
+        raise CheckFailed(
+            f"{session.nnodes} nodes were asked, and ranks answered from {', '.join(hosts)} only"
+        )
     return ranks
 
 
 def _at(way: str, place: str, finding: Finding) -> Finding:
+    unreached = _UNREACHED in finding.message
     return Finding(
-        node=finding.node, message=f"meeting by {way} ({place}): {finding.message}", remedy=finding.remedy
+        node=finding.node,
+        message=f"meeting by {way} ({place}): {finding.message}",
+        remedy=_UNREACHED_REMEDY if unreached else finding.remedy,
     )
 
 
 CHECK = Check(
     name="rendezvous",
-    title="torchrun on every node, meeting at the first one by host name and by IP address",
+    title="torchrun on every node, meeting at the first one by host name and by IP address; ranks by file://",
     criterion="all agents end with 0, every rank is of its own, and they gather each other's numbers",
     run=run,
     skip=torch_reason,

@@ -19,7 +19,7 @@ _HALF = 0.5
 
 def run(session: Session) -> Passed:
     ranks = session.launch("train.py", "--role", "ddp", "--data", session.put_digits(), timeout=_SECONDS)
-    findings = judge(ranks, [node.name for node in session.nodes])
+    findings = judge(ranks, [session.node_of(entry["rank"]) for entry in ranks])
     if findings:
         raise CheckFailed.because(*findings)
     first = ranks[0]
@@ -27,7 +27,10 @@ def run(session: Session) -> Passed:
         summary=f"loss {first['first_loss']:.2f} to {first['last_loss']:.2f}, accuracy "
         f"{first['accuracy']:.1%}, "
         f"replicas equal, {first['distance']:.0e} from one process",
-        evidence={"ranks": [dict(entry) for entry in ranks]},
+        evidence={
+            "losses": mean_losses([entry["losses"] for entry in ranks]),
+            "ranks": [{key: value for key, value in entry.items() if key != "losses"} for entry in ranks],
+        },
     )
 
 
@@ -82,6 +85,11 @@ def judge(ranks: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Find
             "deterministic",
         )
     return findings
+
+
+def mean_losses(ranks: Sequence[Sequence[float]]) -> list[float]:
+    """Take the mean over the ranks of the loss at each logged step."""
+    return [round(sum(step) / len(step), 5) for step in zip(*ranks, strict=True)]
 
 
 CHECK = Check(

@@ -1,94 +1,153 @@
 """Collectives on data that differs between ranks and elements, so that no wrong answer looks right.
 
-Element i of rank r is (i mod 1009) * (r + 1) + r. All values and sums stay below 2^24: exact in fp32 too.
+Element i of rank r is (i mod 1009) * (r + 1) + r: all values and sums stay below 2^24, exact in fp32 too. In
+bf16 whole numbers are exact up to 256 only: there it is (i mod 61 + r) mod k, k small enough for sums.
 """
 
 from __future__ import annotations
 
 import hashlib
+import statistics
 import time
 
 import common
 
 SMALLEST = 4
 PERIOD = 1009
+SHORT_PERIOD = 61
+EXACT_IN_BF16 = 256
 
 
 def main() -> None:
     parser = common.parser()
-    parser.add_argument("--largest", type=int, required=True, help="bytes of the largest tensor")
+    parser.add_argument("--largest", type=int, required=True, help="bytes of the largest tensor of each type")
+    parser.add_argument(
+        "--sweep", type=int, required=True, help="bytes of the largest allreduce that is timed"
+    )
+    parser.add_argument(
+        "--seconds", type=float, required=True, help="when to begin no further size of the sweep"
+    )
     arguments = parser.parse_args()
     torch, dist, device = common.join(arguments)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    timings: list[dict[str, object]] = []
+    trial = Trial(arguments.nonce, torch, dist, device)
     digest = ""
-
-    def data(of: int, count: int, dtype):
-        base = torch.arange(count, dtype=torch.int64, device=device) % PERIOD
-        return (base * (of + 1) + of).to(dtype)
-
-    def require_equal(what: str, got, wanted) -> None:
-        if got.dtype == wanted.dtype and torch.equal(got, wanted):
-            return
-        at = int((got != wanted).nonzero()[0])
-        common.fail(
-            arguments.nonce,
-            f"rank {rank}: {what} of {got.numel()} {str(got.dtype).removeprefix('torch.')}: "
-            f"element {at} is {got[at].item()}, must be {wanted[at].item()}",
-            "the collective library gives wrong results: compare NCCL's, gloo's and the driver's versions on "
-            "the nodes with the lock",
-            rank=rank,
-            size=size,
-        )
-
-    for dtype in (torch.int64, torch.float32):
-        width = torch.tensor([], dtype=dtype).element_size()
+    for dtype in (torch.int64, torch.float32, torch.bfloat16):
         for length in lengths(arguments.largest):
-            count = max(length // width, 1)
-            everyone = [data(of, count, dtype) for of in range(size)]
-            started = time.perf_counter()
-            got = data(rank, count, dtype)
-            dist.all_reduce(got)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds = time.perf_counter() - started
-            require_equal("allreduce (sum)", got, sum(everyone[1:], everyone[0]))
+            result = trial.exchange(dtype, length)
             if dtype == torch.int64:
-                digest = hashlib.sha256(common.raw(got)).hexdigest()
-            got = data(rank, count, dtype)
-            dist.all_reduce(got, op=dist.ReduceOp.MAX)
-            require_equal("allreduce (max)", got, everyone[-1])
-            for root in range(size):
-                got = data(rank, count, dtype)
-                dist.broadcast(got, src=root)
-                require_equal(f"broadcast from rank {root}", got, everyone[root])
-            gathered = [torch.zeros_like(got) for _ in range(size)]
-            dist.all_gather(gathered, data(rank, count, dtype))
-            for of in range(size):
-                require_equal(f"allgather, part of rank {of}", gathered[of], everyone[of])
-            timings.append(
-                {"dtype": str(dtype).removeprefix("torch."), "bytes": count * width, "seconds": seconds}
-            )
-
-    held = barrier(dist, rank)
+                digest = hashlib.sha256(common.raw(result)).hexdigest()
+    sweep, complete = trial.sweep(arguments.sweep, arguments.seconds)
+    held = barrier(dist, trial.rank)
     common.say(
         arguments.nonce,
-        rank=rank,
-        size=size,
+        rank=trial.rank,
+        world_size=trial.world_size,
         backend=dist.get_backend(),
         digest=digest,
         held=held,
-        timings=timings,
+        sweep=sweep,
+        complete=complete,
     )
     common.leave(dist)
 
 
-def lengths(largest: int) -> list[int]:
+class Trial:
+    """One process group, and what its ranks give each other."""
+
+    def __init__(self, nonce: str, torch, dist, device) -> None:
+        self.nonce, self.torch, self.dist, self.device = nonce, torch, dist, device
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+
+    def data(self, of: int, count: int, dtype):
+        index = self.torch.arange(count, dtype=self.torch.int64, device=self.device)
+        if dtype == self.torch.bfloat16:
+            most = max(EXACT_IN_BF16 // self.world_size, 2)
+            return ((index % SHORT_PERIOD + of) % most).to(dtype)
+        return (index % PERIOD * (of + 1) + of).to(dtype)
+
+    def exchange(self, dtype, length: int):
+        """Every collective on tensors of one type and length; gives the sum."""
+        dist = self.dist
+        count = max(length // self.torch.tensor([], dtype=dtype).element_size(), 1)
+        everyone = [self.data(of, count, dtype) for of in range(self.world_size)]
+        summed = self.data(self.rank, count, dtype)
+        dist.all_reduce(summed)
+        self.require_equal("allreduce (sum)", summed, sum(everyone[1:], everyone[0]))
+        got = self.data(self.rank, count, dtype)
+        dist.all_reduce(got, op=dist.ReduceOp.MAX)
+        wanted = everyone[0]
+        for other in everyone[1:]:
+            wanted = self.torch.maximum(wanted, other)
+        self.require_equal("allreduce (max)", got, wanted)
+        for root in range(self.world_size):
+            got = self.data(self.rank, count, dtype)
+            dist.broadcast(got, src=root)
+            self.require_equal(f"broadcast from rank {root}", got, everyone[root])
+        gathered = [self.torch.zeros_like(got) for _ in range(self.world_size)]
+        dist.all_gather(gathered, self.data(self.rank, count, dtype))
+        for of in range(self.world_size):
+            self.require_equal(f"allgather, part of rank {of}", gathered[of], everyone[of])
+        return summed
+
+    def require_equal(self, what: str, got, wanted) -> None:
+        if got.dtype == wanted.dtype and self.torch.equal(got, wanted):
+            return
+        types = [str(tensor.dtype).removeprefix("torch.") for tensor in (got, wanted)]
+        if got.dtype == wanted.dtype:
+            at = int((got != wanted).nonzero()[0])
+            wrong = f"element {at} is {got[at].item()}, must be {wanted[at].item()}"
+        else:
+            wrong = f"the result is of type {types[0]}, must be {types[1]}"
+        common.fail(
+            self.nonce,
+            f"rank {self.rank}: {what} of {got.numel()} {types[1]}: {wrong}",
+            "the collective library gives wrong results: compare NCCL's, gloo's and the driver's versions on "
+            "the nodes with the lock",
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+
+    def sweep(self, largest: int, limit: float):
+        """Time allreduces of fp32, each size four times the last; all sizes, or those that time allows."""
+        torch, dist = self.torch, self.dist
+        until = time.monotonic() + limit
+        rows: list[dict[str, object]] = []
+        for length in lengths(largest, 4):
+            # The first rank's clock decides for all.
+            go = torch.tensor([int(self.rank != 0 or time.monotonic() < until)], device=self.device)
+            dist.broadcast(go, src=0)
+            if not int(go):
+                return rows, False
+            tensor = torch.ones(length // 4, dtype=torch.float32, device=self.device)
+            runs = 20 if length <= 1 << 16 else 5 if length <= 1 << 22 else 3
+            dist.all_reduce(tensor)
+            times = [self.timed(tensor) for _ in range(runs)]
+            # A collective lasts as long as it does for the last rank.
+            last = torch.tensor([statistics.median(times)], dtype=torch.float64, device=self.device)
+            dist.all_reduce(last, op=dist.ReduceOp.MAX)
+            rows.append({"bytes": length, "dtype": "float32", "seconds": float(last)})
+        return rows, True
+
+    def timed(self, tensor) -> float:
+        # The values would grow for ever.
+        tensor.fill_(1.0)
+        self.wait()
+        started = time.perf_counter()
+        self.dist.all_reduce(tensor)
+        self.wait()
+        return time.perf_counter() - started
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize()
+
+
+def lengths(largest: int, factor: int = 32) -> list[int]:
     found = []
     length = SMALLEST
     while length < largest:
         found.append(length)
-        length *= 32
+        length *= factor
     return [*found, largest]
 
 

@@ -69,12 +69,32 @@ def join(arguments: argparse.Namespace):
     name, _ = interface_to(arguments.peer)
     os.environ["GLOO_SOCKET_IFNAME"] = name
     os.environ["NCCL_SOCKET_IFNAME"] = "=" + name
+    device = torch.device("cpu")
     cuda = arguments.device == "cuda"
-    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     if cuda:
+        device = torch.device("cuda", own_gpu(torch.cuda.device_count()))
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=TIMEOUT))
+    start(dist, device)
     return torch, dist, device
+
+
+def start(dist, device, **how: object) -> None:
+    """Start the process group; without more words the variables say how."""
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=TIMEOUT), **how
+    )
+
+
+def own_gpu(count: int) -> int:
+    """Choose this rank's GPU; where there are fewer than ranks, they share, as hosts of their own.
+
+    NCCL refuses two ranks with one GPU on what it takes for one host, and tells hosts apart by NCCL_HOSTID.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if local_rank < count:
+        return local_rank
+    os.environ["NCCL_HOSTID"] = f"{os.environ.get('NCCL_HOSTID') or socket.gethostname()}-{local_rank}"
+    return 0
 
 
 def leave(dist) -> None:

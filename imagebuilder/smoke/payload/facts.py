@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import shutil
 
@@ -10,5 +11,7 @@ import common
 
 arguments = common.parser(ranks=False).parse_args()
 found = {name: importlib.util.find_spec(name) is not None for name in ("torch", "numpy", "mpi4py")}
-tools = {name: shutil.which(name) or "" for name in ("mpirun", "torchrun", "ssh")}
-common.say(arguments.nonce, python=platform.python_version(), **found, **tools)
+tools = {name: shutil.which(name) or "" for name in ("mpirun", "torchrun", "ssh", "gcc", "all_reduce_perf")}
+# What this process may run on, which may be less than the host has.
+cpus = sorted(os.sched_getaffinity(0))
+common.say(arguments.nonce, cpus=cpus, python=platform.python_version(), **found, **tools)

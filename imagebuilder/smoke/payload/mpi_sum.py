@@ -32,9 +32,9 @@ def main() -> None:
                 f"rank {rank}: element {index} of the sum is {result[index]}, must be {wanted}",
                 "MPI's own libraries on the nodes do not fit together",
                 rank=rank,
-                size=size,
+                world_size=size,
             )
-    common.say(arguments.nonce, rank=rank, size=size, through=through, last=result[LENGTH - 1])
+    common.say(arguments.nonce, rank=rank, world_size=size, through=through, last=result[LENGTH - 1])
 
 
 def mine(rank: int) -> array.array:

@@ -9,22 +9,20 @@ The same batches come in the same order everywhere, so that many ranks and one m
 
 from __future__ import annotations
 
-import array
-import gzip
-import hashlib
 import random
 import time
 
 import common
 import torch
+from digits import SEED, fingerprint, load
 from torch import nn
 
 GLOBAL_BATCH = 64  # of all ranks together, so that more of them train no worse
 EPOCHS = 4
+CONTROL_EPOCHS = 1  # to drift apart takes no longer
 RATE = 0.05
 MOMENTUM = 0.9
-HELD_OUT = 500
-SEED = 20
+LOGGED = 5  # steps
 
 
 def main() -> None:
@@ -48,28 +46,30 @@ def main() -> None:
     trained: nn.Module = model
     if arguments.role == "ddp":
         trained = nn.parallel.DistributedDataParallel(
-            model, device_ids=[0] if device.type == "cuda" else None
+            model, device_ids=[device.index] if device.type == "cuda" else None
         )
     start = fingerprint(model)
     began = time.monotonic()
-    losses = train(trained, images, labels, part_of(rank, world))
+    epochs = EPOCHS if arguments.role == "ddp" else CONTROL_EPOCHS
+    losses = train(trained, images, labels, part_of(rank, world), epochs)
     seconds = time.monotonic() - began
     with torch.no_grad():
         accuracy = float((model(held_images).argmax(1) == held_labels).double().mean())
     distance = None
     if arguments.role == "ddp" and rank == 0:
         alone = network(SEED).to(device)
-        train(alone, images, labels, part_of(0, 1, batch=GLOBAL_BATCH // world * world))
+        train(alone, images, labels, part_of(0, 1, batch=part_of(rank, world)[0]), epochs)
         distance = compare(model.state_dict(), alone.state_dict())
     common.say(
         arguments.nonce,
         rank=rank,
-        size=world,
+        world_size=world,
         own=own,
         start=start,
         end=fingerprint(model),
         first_loss=mean(losses[:10]),
         last_loss=mean(losses[-10:]),
+        losses=[round(mean(losses[at : at + LOGGED]), 5) for at in range(0, len(losses), LOGGED)],
         steps=len(losses),
         accuracy=accuracy,
         distance=distance,
@@ -93,17 +93,17 @@ def network(seed: int) -> nn.Module:
 
 def part_of(rank: int, world: int, batch: int = 0) -> tuple[int, int, int]:
     """Size of the whole batch, and where in it a rank's own part begins and ends: none is seen twice."""
-    mine = (batch or GLOBAL_BATCH) // world
+    mine = max((batch or GLOBAL_BATCH) // world, 1)
     return mine * world, mine * rank, mine * (rank + 1)
 
 
 def train(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, part: tuple[int, int, int]
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, part: tuple[int, int, int], epochs: int
 ) -> list[float]:
     whole, first, last = part
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     losses = []
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         order = list(range(len(images)))
         random.Random(SEED + epoch).shuffle(order)
         for begin in range(0, len(order) - whole + 1, whole):
@@ -114,24 +114,6 @@ def train(
             optimizer.step()
             losses.append(float(loss.detach()))
     return losses
-
-
-def load(path: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Read rows of 784 grey values and a digit; the held-out part is the same for every rank."""
-    with gzip.open(path, "rt", encoding="ascii") as file:
-        rows = [array.array("B", map(int, line.split(","))) for line in file]
-    random.Random(SEED).shuffle(rows)
-    flat = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).reshape(len(rows), 785)
-    images = (flat[:, :784].to(torch.get_default_dtype()) / 255 - 0.1307).reshape(-1, 1, 28, 28)
-    labels = flat[:, 784].long()
-    return images[HELD_OUT:], labels[HELD_OUT:], images[:HELD_OUT], labels[:HELD_OUT]
-
-
-def fingerprint(model: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode() + common.raw(value))
-    return digest.hexdigest()
 
 
 def compare(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

@@ -1,0 +1,126 @@
+"""A rank is killed in the middle of a job: the job has to end, with an error, and to leave nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from imagebuilder.smoke.checks import hostname_reason
+from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke.report import Finding
+from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
+
+# From the start of the job. Gloo notices a peer's end at once; NCCL's watchdog looks every minute or so.
+_LIMIT = {"cpu": 60, "cuda": 180}
+_VANISH_SECONDS = 10
+_SECONDS = 30
+
+
+def run(session: Session) -> Passed:
+    findings: list[Finding] = []
+    seconds: dict[str, float] = {}
+    if session.has_torch:
+        place = f"{session.cluster.host(0)}:{session.cluster.port()}"
+        argv = session.torchrun(place, "victim.py")
+        limit = _LIMIT[session.device]
+        # Those that are left are given all of the time: whether they end by themselves is the question.
+        outcomes = session.run_everywhere(argv, timeout=limit, env=session.rank_env, grace=limit)
+        findings += _judged(session, "torchrun", outcomes, "victim.py", session.world_size)
+        seconds["torchrun"] = round(max(outcome.seconds for outcome in outcomes), 1)
+    if _has_mpirun(session):
+        hosts = [session.cluster.host(index) for index in range(session.nnodes)]
+        slots = session.layout.nproc_per_node
+        command = session.mpirun(hosts, *session.script("mpi_victim.py"), slots=slots)
+        outcome = session.run(0, command, timeout=_LIMIT["cpu"])
+        findings += _judged(session, "mpirun", [outcome], "mpi_victim.py", session.world_size)
+        seconds["mpirun"] = round(outcome.seconds, 1)
+    if findings:
+        raise CheckFailed.because(*findings)
+    times = ", ".join(f"{launcher} within {time} s" for launcher, time in seconds.items())
+    return Passed(
+        summary=f"rank 1 was killed: {times} of the start ended with an error, and nothing was left",
+        evidence={"seconds": seconds},
+    )
+
+
+def judge(
+    launcher: str, outcomes: Sequence[Outcome], reached: Sequence[int], world_size: int
+) -> list[Finding]:
+    """Say what is wrong with how a job ended whose rank 1 was killed; `reached`: the ranks that had begun."""
+    first = outcomes[0]
+    if sorted(reached) != list(range(world_size)):
+        failed = next((o for o in outcomes if not o.ok and o.code is not None), first)
+        why = failed.first_words if launcher == "mpirun" else failed.last_words
+        return [
+            Finding(
+                node=first.node,
+                message=f"{launcher}: the job ended, or hung, before rank 1 was to be killed: {why}",
+                remedy="see the checks `rendezvous` and `mpirun`, which start the same kind of job",
+            )
+        ]
+    findings = []
+    for outcome in outcomes:
+        if outcome.timed_out or outcome.code is None:
+            findings.append(
+                Finding(
+                    node=outcome.node,
+                    message=f"{launcher}: rank 1 was killed, and {outcome.seconds:.0f} s after the start the "
+                    "job still hung",
+                    remedy="a dead rank would keep the whole job, and its GPUs, for ever: is there a setting "
+                    "that turns off torch's error handling (TORCH_NCCL_ASYNC_ERROR_HANDLING=0)?",
+                )
+            )
+        elif outcome.code == 0:
+            findings.append(
+                Finding(
+                    node=outcome.node,
+                    message=f"{launcher}: rank 1 was killed, and the launcher ended with 0",
+                    remedy="a scheduler would take the job for done: does a wrapper around the launcher lose "
+                    "its exit code?",
+                )
+            )
+    return findings
+
+
+def judge_left(launcher: str, left: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """Say which processes of the job still run, by node."""
+    return [
+        Finding(
+            node=node,
+            message=f"{launcher}: {_VANISH_SECONDS} s after the job's end {len(found)} of its processes "
+            f"still run{'s' if len(found) == 1 else ''}: {found[0]}",
+            remedy="they would hold GPUs and ports of the next job; is the container's first process an init "
+            "that reaps, such as tini?",
+        )
+        for node, found in left.items()
+        if found
+    ]
+
+
+def _judged(
+    session: Session, launcher: str, outcomes: Sequence[Outcome], script: str, world_size: int
+) -> list[Finding]:
+    reached = [said["rank"] for outcome in outcomes for said in session.said(outcome) if said.get("reached")]
+    search = session.script("orphans.py", "--script", script, "--seconds", _VANISH_SECONDS)
+    answers = session.run_everywhere(lambda _: search, timeout=_SECONDS)
+    session.require_ok(answers)
+    left = {answer.node: session.said(answer)[-1]["left"] for answer in answers}
+    return [*judge(launcher, outcomes, reached, world_size), *judge_left(launcher, left)]
+
+
+def _has_mpirun(session: Session) -> bool:
+    return bool(session.facts.get("mpirun")) and not hostname_reason(session)
+
+
+def _skip(session: Session) -> str:
+    return "" if session.has_torch or _has_mpirun(session) else "neither torchrun nor mpirun can be used here"
+
+
+CHECK = Check(
+    name="failure",
+    title="rank 1 is killed in the middle of a job of torchrun, and of one of mpirun",
+    criterion=f"every launcher ends by itself, not with 0, within {_LIMIT['cpu']} s ({_LIMIT['cuda']} s on "
+    f"GPUs); {_VANISH_SECONDS} s later no process of the job is left",
+    run=run,
+    skip=_skip,
+    required=lambda session: not _skip(session),
+)

@@ -1,0 +1,10 @@
+"""What time it is here, as a rank would see it."""
+
+from __future__ import annotations
+
+import time
+
+import common
+
+arguments = common.parser(ranks=False).parse_args()
+common.say(arguments.nonce, now=time.time())

@@ -1,0 +1,71 @@
+"""Train with batch normalisation, as one rank of a job; write a checkpoint; compare all of them on rank 0.
+
+DDP keeps parameters alike. The running averages of batch normalisation are buffers: each rank has seen its
+own part of each batch, so theirs differ, unless SyncBatchNorm takes the averages over all ranks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import common
+import compare
+import torch
+from torch import nn
+
+STEPS = 6
+BATCH = 8
+SEED = 7
+
+
+def main() -> None:
+    parser = common.parser()
+    parser.add_argument("--folder", required=True, help="one that all ranks see")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    _, dist, device = common.join(arguments)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    found = {"plain": trial(arguments, dist, device, "plain")}
+    # torch has SyncBatchNorm for GPUs only.
+    if device.type == "cuda":
+        found["sync"] = trial(arguments, dist, device, "sync")
+    common.say(arguments.nonce, rank=rank, world_size=world_size, found=found)
+    common.leave(dist)
+
+
+def trial(arguments, dist, device, norm: str) -> dict[str, object]:
+    """Train, write, wait for all, compare; what rank 0 found for each other rank."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(SEED)
+    model: nn.Module = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 5)
+    )
+    if norm == "sync":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    model = model.to(device)
+    trained = nn.parallel.DistributedDataParallel(
+        model, device_ids=[device.index] if device.index is not None else None
+    )
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, momentum=0.9)
+    chance = torch.Generator().manual_seed(SEED + 1 + rank)
+    for _ in range(STEPS):
+        # Another mean on each rank: what a batch normalisation sees of it cannot be the same by chance.
+        images = torch.randn(BATCH, 3, 8, 8, generator=chance) + rank
+        labels = torch.randint(5, (BATCH,), generator=chance)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(trained(images.to(device)), labels.to(device)).backward()
+        optimizer.step()
+    folder = Path(arguments.folder)
+    paths = [folder / f"{arguments.nonce}-{norm}-{of}.pt" for of in range(world_size)]
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, paths[rank])
+    dist.barrier()
+    found = {}
+    if rank == 0:
+        own = compare.load(str(paths[0]))
+        found = {str(of): compare.compare(own, compare.load(str(paths[of]))) for of in range(1, world_size)}
+    dist.barrier()
+    paths[rank].unlink()
+    return found
+
+
+main()

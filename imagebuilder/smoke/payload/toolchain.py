@@ -1,0 +1,165 @@
+"""Compile and run with the image's compilers: C, C++, and where nvcc is, CUDA and an extension of torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import common
+
+# The sum of the squares of the numbers below 1000: a compiler that optimises wrongly does not get it.
+ANSWER = "332833500"
+
+C = r"""
+#include <stdio.h>
+#include <stdlib.h>
+static long square(const void *number) { long n = *(const long *)number; return n * n; }
+int main(void) {
+    long (*call)(const void *) = square, sum = 0, *numbers = malloc(1000 * sizeof *numbers);
+    if (!numbers) return 1;
+    for (long i = 0; i < 1000; i++) numbers[i] = i;
+    for (long i = 0; i < 1000; i++) sum += call(&numbers[i]);
+    free(numbers);
+    return printf("%ld", sum) > 0 ? 0 : 1;
+}
+"""
+# Threads, exceptions and the standard library: what needs libstdc++ and libgcc at run time.
+CPP = r"""
+#include <filesystem>
+#include <iostream>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+int main() {
+    std::vector<long> squares(1000);
+    std::thread worker([&] { for (long i = 0; i < 1000; i++) squares[i] = i * i; });
+    worker.join();
+    try {
+        if (std::filesystem::exists("/no/such/file")) return 1;
+        throw std::runtime_error("expected");
+    } catch (const std::exception &) {
+        std::cout << std::accumulate(squares.begin(), squares.end(), 0L);
+    }
+}
+"""
+CUDA = r"""
+#include <cstdio>
+__global__ void squares(long *out) { long i = threadIdx.x; out[i] = i * i; }
+int main() {
+    long *out, sum = 0;
+    if (cudaMallocManaged(&out, 1000 * sizeof *out) != cudaSuccess) return 1;
+    squares<<<1, 1000>>>(out);
+    if (cudaDeviceSynchronize() != cudaSuccess) return 1;
+    for (int i = 0; i < 1000; i++) sum += out[i];
+    return std::printf("%ld", sum) > 0 ? 0 : 1;
+}
+"""
+EXTENSION = r"""
+#include <torch/extension.h>
+torch::Tensor squares(torch::Tensor numbers) { return numbers * numbers; }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) { module.def("squares", &squares); }
+"""
+EXTENSION_TEST = (
+    "import torch, imagebuilder_extension as module; print(int(module.squares(torch.arange(1000)).sum()))"
+)
+
+
+def main() -> None:
+    parser = common.parser()
+    parser.add_argument("--seconds", type=int, required=True, help="limit of each compilation")
+    arguments = parser.parse_args()
+    tools = {name: shutil.which(name) or "" for name in ("gcc", "g++", "nvcc")}
+    versions = {name: version(name) for name in tools if tools[name]}
+    results: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(Path(name), arguments.seconds)
+        results["C"] = bench.program("c", C, ("gcc", "-std=c11", "-O2", "-Wall", "-Werror"))
+        results["C++"] = bench.program("cpp", CPP, ("g++", "-std=c++17", "-O2", "-pthread"))
+        if tools["nvcc"]:
+            run = arguments.device == "cuda"
+            results["CUDA"] = bench.program("cu", CUDA, ("nvcc", "-O2"), run=run)
+            results["torch extension"] = (
+                bench.extension() if importlib.util.find_spec("torch") else "no torch"
+            )
+    common.say(arguments.nonce, tools=tools, versions=versions, results=results)
+
+
+class Bench:
+    """A folder to compile in, and the limit of each step in seconds."""
+
+    def __init__(self, folder: Path, seconds: int) -> None:
+        self.folder, self.seconds = folder, seconds
+
+    def program(self, suffix: str, text: str, compiler: tuple[str, ...], *, run: bool = True) -> str:
+        """Compile one and run it; `ok`, or what went wrong."""
+        source, program = self.folder / f"program.{suffix}", self.folder / f"program-{suffix}"
+        source.write_text(text)
+        problem, _ = self.step((*compiler, str(source), "-o", str(program)))
+        if problem or not run:
+            return f"does not compile: {problem}" if problem else "ok, compiled only: it needs a GPU to run"
+        problem, said = self.step((str(program),))
+        if problem:
+            return f"compiles, but does not run: {problem}"
+        return "ok" if said.strip() == ANSWER else f"runs, but gives {said.strip()[:80]!r}, not {ANSWER}"
+
+    def extension(self) -> str:
+        """Compile an extension of torch as its own tools do, without ninja, which the image may lack."""
+        from torch.utils import cpp_extension
+
+        headers = sysconfig.get_paths()["include"]
+        if not (Path(headers) / "Python.h").exists():
+            return "no Python.h in this image"
+        source, module = self.folder / "extension.cpp", self.folder / "imagebuilder_extension.so"
+        source.write_text(EXTENSION)
+        folders = [f"-I{folder}" for folder in (*cpp_extension.include_paths(), headers)]
+        libraries = [f"-L{folder}" for folder in cpp_extension.library_paths()]
+        flags = ("-O0", "-std=c++17", "-shared", "-fPIC", "-DTORCH_EXTENSION_NAME=imagebuilder_extension")
+        linked = ("-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python")
+        problem, _ = self.step(("g++", *flags, *folders, str(source), *libraries, *linked, "-o", str(module)))
+        if problem:
+            return f"does not compile: {problem}"
+        problem, said = self.step((sys.executable, "-c", EXTENSION_TEST), {"PYTHONPATH": str(self.folder)})
+        if problem:
+            return f"compiles, but does not load: {problem}"
+        return "ok" if said.strip() == ANSWER else f"loads, but gives {said.strip()[:80]!r}, not {ANSWER}"
+
+    def step(self, argv: tuple[str, ...], env: dict[str, str] | None = None) -> tuple[str, str]:
+        """Run one command; the first line that says what is wrong, and its output."""
+        try:
+            done = subprocess.run(
+                argv,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=self.seconds,
+                env={**os.environ, **(env or {})},
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return (error.strerror or str(error)) if isinstance(error, OSError) else "not in time", ""
+        if done.returncode == 0:
+            return "", done.stdout
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        told = [line for line in lines if re.search(r"error|undefined|cannot find|unsupported", line)]
+        return ((told or lines or [f"it ended with {done.returncode}"])[0][:400]), done.stdout
+
+
+def version(tool: str) -> str:
+    """What a compiler calls itself."""
+    try:
+        done = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"? {error}"
+    lines = [line for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)]
+    return lines[0].strip() if lines else ""
+
+
+main()
