@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.smoke import local, runtime
-from imagebuilder.smoke.checks import clock, disk
+from imagebuilder.smoke.checks import clock, disk, transport
 from imagebuilder.smoke.cluster import Layout, Outcome
 from imagebuilder.smoke.session import MARKER, CheckFailed, Session
 from imagebuilder.smoke.target import Options, Target
@@ -211,3 +211,11 @@ def test_ranks_are_given_gpus_of_their_own_or_share_one(monkeypatch: pytest.Monk
     assert asked == [["0", "1"], ["2", "3"]]
     assert runtime._gpus("one-gpu-shared", 1, 2)[0]["DeviceIDs"] == ["0"]
     assert runtime._gpus("cpu", 1, 2) == []
+
+
+def test_a_transport_that_is_asked_for_cannot_be_passed_over(session: Session) -> None:
+    assert transport.CHECK.skip(session) == "no GPU here, so NCCL is not used"
+    assert not transport.CHECK.required(session)
+    asked = Session(session.cluster, TARGET, Options(transport="ib"), "cpu", {}, lambda _: Path())
+    assert transport.CHECK.required(asked)
+    assert [transport.expected(one) for one in (session, asked)] == ["any", "ib"]
