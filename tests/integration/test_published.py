@@ -30,6 +30,13 @@ from tests.support.proven import put_proven, report_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "cpu-mpi.yaml"
+# As little as an image can have: making it again takes half a minute.
+SMALL = """
+name: small
+base: debian:trixie
+python: "3.13"
+ssh: {port: 2222, user: trainer}
+"""
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 PASSWORD = "correct horse"
 
@@ -121,17 +128,22 @@ def cosign_verify(key: Path, name: str, *, check: bool = True) -> Result:
     return cosign("verify", "--key", key, "--insecure-ignore-tlog", name, check=check)
 
 
-@pytest.fixture(scope="module")
-def lent(built: Built, store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """The session's store with a report of its own: what the smoke test says is not what is tested here."""
-    built(RECIPE)
-    lent = Store(tmp_path_factory.mktemp("lent"))
+def lend(store: Store, name: str, folder: Path) -> tuple[Store, ImageRecord]:
+    """Lend an image with a report of its own: what the smoke test says of it is not what is tested here."""
+    lent = Store(folder)
     for kind in ("blobs", "images", "layers", "sources"):
         (lent.root / kind).symlink_to(store.root / kind)
-    image = lent.image("cpu-mpi")
+    image = lent.image(name)
     assert image is not None
     reports.write(report_of(image), lent.report(image.manifest))
-    return lent
+    return lent, image
+
+
+@pytest.fixture(scope="module")
+def lent(built: Built, store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The session's store, with the report that a push asks for."""
+    built(RECIPE)
+    return lend(store, "cpu-mpi", tmp_path_factory.mktemp("lent"))[0]
 
 
 @pytest.fixture(scope="module")
@@ -342,12 +354,19 @@ def test_pushing_again_changes_nothing(shop: Shop, lent: Store) -> None:
     assert dict(manifests(shop)) == before
 
 
-def test_made_again_from_the_registry_alone(shop: Shop, store: Store, tmp_path: Path) -> None:
+def test_made_again_from_the_registry_alone(
+    built: Built, store: Store, registry: str, shop: Shop, tmp_path: Path
+) -> None:
+    built(SMALL)
+    (tmp_path / "lent").mkdir()
+    lent, image = lend(store, "small", tmp_path / "lent")
+    name, key = f"{registry}/published/small-recipe", shop.folder / "ours.key"
+    imagebuilder("push", "small", name, "--sign-key", key, "--store", lent.root)
     # A store that knows nothing but the downloads, elsewhere than the one that made the image.
-    fresh = tmp_path / "store"
+    fresh = tmp_path / "fresh"
     fresh.mkdir()
     (fresh / "downloads").symlink_to(store.root / "downloads")
-    words = ["verify", "--rebuild", shop.name, "--json", "--store", str(fresh)]
+    words = ["verify", "--rebuild", f"{name}@{image.manifest}", "--json", "--store", str(fresh)]
     result = json.loads(imagebuilder(*words, "--key", shop.folder / "ours.pub", timeout=900).stdout)
     assert result["passed"], result
     rebuilt = result["checks"][-1]
