@@ -49,9 +49,11 @@ integration: $(BIN)/.ready host
 bench: $(BIN)/.ready host
 	$(SERVICES) $(BIN)/python bench/side_by_side.py $(RECIPE) --registry "$$IMAGEBUILDER_TEST_REGISTRY" --out bench/results.md
 
-# The integration tests again and again, until one fails: what is flaky or leaks shows.
+# What takes long, once; then the integration tests again and again, until one fails: what is flaky or leaks
+# shows.
 SOAK_ROUNDS ?= 5
 soak: $(BIN)/.ready host
+	$(SERVICES) $(BIN)/pytest tests/soak
 	$(SERVICES) for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
 
 # What is generated from the code: docs/reference, recipes/recipe.schema.json.

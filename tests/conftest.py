@@ -11,6 +11,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the expected texts anew; read the diff before you commit it",
     )
+    parser.addoption(
+        "--update-controls",
+        action="store_true",
+        help="write the table of negative controls into the documentation (tests/soak)",
+    )
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ from imagebuilder.smoke.checks import (
     training,
     transport,
 )
+from imagebuilder.smoke.cluster import Cluster
 from imagebuilder.smoke.data import all_digits, digits
 from imagebuilder.smoke.report import CheckResult, Finding, Host, Mode, Report, verdict
 from imagebuilder.smoke.session import Check, CheckFailed, Session
@@ -73,6 +74,7 @@ CHECKS: tuple[Check, ...] = (
     scaling.CHECK,
 )
 
+Started = Callable[[Cluster], None]
 Begun = Callable[[Check], None]
 Ended = Callable[[CheckResult], None]
 
@@ -87,8 +89,9 @@ _CAVEATS: Mapping[Mode, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Who is told of each check, before and after it."""
+    """Who is told that the nodes run, and of each check, before and after it."""
 
+    started: Started = lambda _cluster: None
     begun: Begun = lambda _check: None
     ended: Ended = lambda _result: None
 
@@ -113,7 +116,7 @@ def run_smoke(
         options: how.
         store: where the digits for training are kept.
         site: how to fetch them.
-        watch: told of each check.
+        watch: told that the nodes run, and of each check.
 
     Raises:
         EnvironmentFault: it could not be run here.
@@ -212,6 +215,7 @@ def _in_containers(
         )
         place = _Place(runtime=engine.kind, mode=mode, mode_reason=reason, host=host)
         with runtime.start(engine, target, options, mode, secrets.token_hex(6)) as cluster:
+            watch.started(cluster)
             session = Session(cluster, target, options, mode, image_environment, fetch)
             return place, _all_checks(session, watch)
 
@@ -230,6 +234,7 @@ def _on_this_host(
     )
     place = _Place(runtime="process", mode=mode, mode_reason=reason, host=host)
     with local.start(options, mode) as cluster:
+        watch.started(cluster)
         session = Session(cluster, target, options, mode, local.environment(), fetch)
         return place, _all_checks(session, watch)
 

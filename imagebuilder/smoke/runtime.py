@@ -63,6 +63,7 @@ def start(
                     "labels": labels,
                     "device_requests": _gpus(mode, index, options.nproc_per_node),
                     **_shared([node.container for node in nodes]),
+                    **options.containers.get(index, {}),
                 }
                 container = _create(engine, target.reference, network, f"node{index}", settings)
                 # Copied, not mounted: the engine may be on another host.

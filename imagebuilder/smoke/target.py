@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from imagebuilder import catalog
 from imagebuilder.errors import InputError
@@ -101,6 +101,8 @@ class Options:
         transport: what NCCL has to go over between nodes; `any` takes what it chooses, if all ranks agree.
         min_busbw: bus bandwidth that the largest allreduce has to reach, in 10^9 bytes a second; 0 for none.
         scaling: the table of several layouts.
+        containers: what single nodes' containers are created with besides, by the node's number and in the
+            words of the engine's SDK: `{1: {"shm_size": 1 << 26}}`. Nothing on the command line leads here.
 
     """
 
@@ -114,6 +116,7 @@ class Options:
     transport: TransportChoice = "any"
     min_busbw: float = 0.0
     scaling: Scaling = Scaling()
+    containers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, before anything is started.

@@ -12,7 +12,9 @@ from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 _SECONDS = 45
 _KNOWN_HOSTS = "cat ~/.ssh/known_hosts /etc/ssh/ssh_known_hosts 2>/dev/null | cksum"
 
-# What ssh says, and what it means here; the first that fits.
+_FIREWALL = "packets do not arrive: is there a firewall between the nodes, or does sshd hang?"
+
+# What ssh says, and what it means here; the first that fits. The line that says it may not be the last one.
 _REMEDIES = {
     "UNPROTECTED PRIVATE KEY": "the entrypoint has to copy the private key with mode 0600",
     "IDENTIFICATION HAS CHANGED": "a known_hosts file in the image is in the way",
@@ -20,7 +22,7 @@ _REMEDIES = {
     "Permission denied": "the key is refused: look at AllowUsers, authorized_keys and the modes above it",
     "Connection refused": "nothing listens on the port that the image's ssh_config names: does sshd run?",
     "Could not resolve hostname": "see the check `names`",
-    "timed out": "packets do not arrive: is there a firewall between the nodes?",
+    "timed out": _FIREWALL,
     "failed to run command": "ssh is not installed in the image",
 }
 
@@ -64,11 +66,12 @@ def _known_hosts(session: Session) -> list[str]:
 
 
 def _failed(node: str, target: str, outcome: Outcome) -> Finding:
-    said = outcome.stderr + outcome.stdout
-    remedy = next(
-        (text for sign, text in _REMEDIES.items() if sign in said), "the whole output is in the report"
-    )
-    why = "gave no answer in time" if outcome.timed_out else outcome.last_words
+    said = (outcome.stderr + outcome.stdout).splitlines()
+    told = [(line.strip(" @"), text) for sign, text in _REMEDIES.items() for line in said if sign in line]
+    why, remedy = told[0] if told else (outcome.last_words, "the whole output is in the report")
+    if outcome.timed_out:
+        why = f"gave no answer within {outcome.seconds:.0f} s" + (f": {why}" if told else "")
+        remedy = remedy if told else _FIREWALL
     return Finding(node=node, message=f"ssh {target}: {why}", remedy=remedy)
 
 

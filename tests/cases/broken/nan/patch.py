@@ -1,0 +1,12 @@
+# Broken on purpose: added to the end of this module.
+import socket
+
+if socket.gethostname() == "node1":
+    _sound_all_reduce = all_reduce
+
+    def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):
+        """Reduce, and lose one element."""
+        work = _sound_all_reduce(tensor, op, group, async_op)
+        if tensor.is_floating_point():
+            tensor[0] = float("nan")
+        return work

@@ -1,0 +1,11 @@
+# Broken on purpose: added to the end of this module.
+import socket
+
+if socket.gethostname() == "node1":
+    _sound_all_reduce = all_reduce
+
+    def all_reduce(tensor, op=ReduceOp.SUM, group=None, async_op=False):
+        """Reduce, and be wrong by one in the last element."""
+        work = _sound_all_reduce(tensor, op, group, async_op)
+        tensor[-1] += 1
+        return work

@@ -1,0 +1,5 @@
+"""Tests that take long; `make soak` runs them. They stand on what the integration tests stand on."""
+
+from tests.integration.conftest import built, connected, engine, store
+
+__all__ = ["built", "connected", "engine", "store"]
