@@ -7,7 +7,7 @@ import ipaddress
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import docker
 import requests
@@ -91,7 +91,10 @@ class ContainerNode:
         try:
             argv = wrap(command, FOLDER)
             handle = api.exec_create(self.container.id, argv, environment=dict(command.env))["Id"]
-            stdout, stderr = _collect(api.exec_start(handle, stream=True, demux=True))
+            chunks: Any = api.exec_start(handle, stream=True, demux=True)
+            # The SDK leaves a stream's socket open at its end; its own `close` fails on one that has ended.
+            with contextlib.closing(chunks._response):  # noqa: SLF001
+                stdout, stderr = _collect(chunks)
             code = api.exec_inspect(handle)["ExitCode"]
         except APIError as error:
             if error.status_code not in _NOT_RUNNING:
