@@ -8,6 +8,7 @@ from imagebuilder.smoke.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 
 _TERMINATED = 128 + signal.SIGTERM
+_SIGNALS = {number.value: number.name for number in signal.Signals}
 # What gloo, NCCL and torch's store say when another rank is gone, or does not answer.
 _PEER_LOST = (
     "Connection closed by peer",
@@ -42,6 +43,9 @@ def ended(outcome: Outcome) -> Finding:
     elif _lost_peer(outcome):
         message = f"lost its peer: {outcome.last_words}"
         remedy = "the cause is on the other node"
+    elif (number := outcome.code - 128) in _SIGNALS:
+        message = f"was killed by {_SIGNALS[number]}; its last words: {outcome.last_words}"
+        remedy = "a crash in compiled code, or the kernel's answer to too little memory (`dmesg` says so)"
     else:
         message = f"ended with {outcome.code}: {outcome.last_words}"
         remedy = "the report has the whole output"

@@ -10,6 +10,12 @@ from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 90
+# How torchrun's agent says that it did not get through to the place where all meet.
+_UNREACHED = "The connection to the C10d store has failed"
+_UNREACHED_REMEDY = (
+    "packets to that place do not arrive: is there a firewall between the nodes, or does the port of the "
+    "rendezvous lie outside of what it lets through?"
+)
 
 
 def run(session: Session) -> Passed:
@@ -43,8 +49,11 @@ def _meet(session: Session, way: str, place: str, *arguments: str) -> tuple[Mapp
 
 
 def _at(way: str, place: str, finding: Finding) -> Finding:
+    unreached = _UNREACHED in finding.message
     return Finding(
-        node=finding.node, message=f"meeting by {way} ({place}): {finding.message}", remedy=finding.remedy
+        node=finding.node,
+        message=f"meeting by {way} ({place}): {finding.message}",
+        remedy=_UNREACHED_REMEDY if unreached else finding.remedy,
     )
 
 

@@ -16,7 +16,7 @@ _REMEDIES = {
     "unsupported GNU version": "this nvcc takes no gcc as new as this: pin an older `gcc`, or a newer `cuda`",
     "GLIBCXX_": "an older libstdc++ is found first: look at LD_LIBRARY_PATH and at copies in the venv",
     "stdio.h": "the C library's headers are missing: libc6-dev",
-    "cannot find crt1.o": "the C library's start files are missing: libc6-dev",
+    "crt1.o": "the C library's start files are missing: libc6-dev",
     "No space left": "see the check `disk`",
     "Permission denied": "files in $TMPDIR cannot be executed there: it is mounted with `noexec`",
 }

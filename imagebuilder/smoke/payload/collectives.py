@@ -92,11 +92,15 @@ class Trial:
     def require_equal(self, what: str, got, wanted) -> None:
         if got.dtype == wanted.dtype and self.torch.equal(got, wanted):
             return
-        at = int((got != wanted).nonzero()[0])
+        types = [str(tensor.dtype).removeprefix("torch.") for tensor in (got, wanted)]
+        if got.dtype == wanted.dtype:
+            at = int((got != wanted).nonzero()[0])
+            wrong = f"element {at} is {got[at].item()}, must be {wanted[at].item()}"
+        else:
+            wrong = f"the result is of type {types[0]}, must be {types[1]}"
         common.fail(
             self.nonce,
-            f"rank {self.rank}: {what} of {got.numel()} {str(got.dtype).removeprefix('torch.')}: "
-            f"element {at} is {got[at].item()}, must be {wanted[at].item()}",
+            f"rank {self.rank}: {what} of {got.numel()} {types[1]}: {wrong}",
             "the collective library gives wrong results: compare NCCL's, gloo's and the driver's versions on "
             "the nodes with the lock",
             rank=self.rank,
