@@ -638,7 +638,8 @@ done
 unset name value
 exec "$@"
 IMAGEBUILDER_END_OF_FILE
-RUN install -d -m 0755 /run/sshd
+RUN ln -sfn /etc/mpi/hostfile /etc/openmpi/prte-default-hostfile \
+ && install -d -m 0755 /run/sshd
 ENV LANG="C.UTF-8" \
     OMPI_ALLOW_RUN_AS_ROOT="1" \
     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1" \

@@ -1,0 +1,99 @@
+"""Scripts as other people write them, in our images as they are: by torchrun, mpirun and an operator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from imagebuilder.keys import make_keys
+from tests.integration.conftest import ROOT, Built
+from tests.support.pods import SCRIPTS, docker, operator_keys, pods, volume
+
+# What the operator gives its launcher (pkg/controller/mpi_job_controller.go): Open MPI 4's names.
+OPERATOR = {
+    "K_MPI_JOB_ROLE": "launcher",
+    "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+    "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
+    "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
+    "OMPI_MCA_orte_set_default_slots": "1",
+    "NVIDIA_VISIBLE_DEVICES": "",
+    "NVIDIA_DRIVER_CAPABILITIES": "",
+}
+ONE_THREAD = ("-e", "OMP_NUM_THREADS=1")
+HOMES = {"cpu-mpi": "/home/trainer", "cuda12-torch": "/root"}
+
+
+def variables(values: dict[str, str]) -> list[str]:
+    return [word for name, value in values.items() for word in ("-e", f"{name}={value}")]
+
+
+@pytest.mark.parametrize("recipe", sorted(HOMES))
+def test_a_job_of_the_kubeflow_mpi_operator(recipe: str, built: Built, tmp_path: Path) -> None:
+    secret = operator_keys(tmp_path / "keys", root=HOMES[recipe] == "/root")
+    tmp_path.chmod(0o755)
+    keys = ("-v", f"{secret}:{HOMES[recipe]}/.ssh:ro")
+    hosts = [f"fit-worker-{index}.fit-worker.team.svc" for index in range(2)]
+    lines = "".join(f"{host} slots=1\n" for host in hosts)
+    config = volume(tmp_path / "config", {"hostfile": lines.encode()}, 0o444)
+    with pods(built(ROOT / "recipes" / f"{recipe}.yaml")) as job:
+        for host in hosts:
+            # Its pods have the short name for themselves, and a service makes the long one known. The command
+            # takes the place of the image's entrypoint.
+            short = ("--hostname", host.partition(".")[0], "--entrypoint", "/usr/sbin/sshd")
+            job.start(host, *keys, *short, "-e", "K_MPI_JOB_ROLE=worker", command=["-De"])
+        launcher = (*keys, "-v", f"{config}:/etc/mpi:ro", "--entrypoint", "mpirun")
+        given = variables({**OPERATOR, "LEARNING_RATE": "0.25"})
+        script = ["-n", "2", "-x", "LEARNING_RATE", "python", f"{SCRIPTS}/mpi_regression.py"]
+        result = job.run("fit-launcher", *launcher, *given, command=script)
+    assert result.stdout == (
+        "ranks 2 on fit-worker-0 fit-worker-1 | rate 0.25 | y = 3.000 x + -2.000 | same True\n"
+    )
+
+
+def test_a_ddp_script_by_torchrun_as_the_containers_command(built: Built) -> None:
+    with pods(built(ROOT / "recipes" / "cuda12-torch.yaml")) as job:
+        command = [
+            "torchrun",
+            "--nnodes=2",
+            "--nproc-per-node=1",
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=first:29500",
+            f"{SCRIPTS}/ddp_torchrun.py",
+            "--snapshot=/tmp/snapshot.pt",
+        ]
+        # Four threads on two cores would wait for each other more than compute.
+        first, second = (job.start(host, *ONE_THREAD, command=command) for host in ("first", "second"))
+        codes = [docker("wait", name).stdout.strip() for name in (first, second)]
+        # Which of the two agents gets rank 0 is theirs to say.
+        said = [docker("logs", name) for name in (first, second)]
+    log = "".join(result.stdout for result in said)
+    assert codes == ["0", "0"], [result.stderr[-2000:] for result in said]
+    require_learnt(log)
+
+
+def test_a_ddp_script_by_mpirun_between_ssh_nodes(built: Built, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    make_keys(keys, name="peers")
+    mount = ("-v", f"{keys}:/run/secrets/imagebuilder:ro")
+    with pods(built(ROOT / "recipes" / "cuda12-torch.yaml")) as job:
+        first, second = (job.start(host, *mount, *ONE_THREAD) for host in ("first", "second"))
+        await_sshd(second)
+        hosts = ["--host", "first:1,second:1"]
+        given = ["-x", "MASTER_ADDR=first", "-x", "MASTER_PORT=29500"]
+        script = ["python", f"{SCRIPTS}/ddp_mpirun.py", "--snapshot=/tmp/snapshot.pt"]
+        result = docker("exec", first, "mpirun", "-n", "2", *hosts, *given, *script)
+    require_learnt(result.stdout)
+
+
+def require_learnt(log: str) -> None:
+    """Make sure of the script's own words: two ranks, and most points in the right quarter at the end."""
+    accuracies = re.findall(r"^epoch \d \| world 2 \| accuracy ([0-9.]+)$", log, re.MULTILINE)
+    assert len(accuracies) == 5, log
+    assert float(accuracies[-1]) > 0.9
+    assert "saved /tmp/snapshot.pt" in log
+
+
+def await_sshd(name: str) -> None:
+    docker("exec", name, "sh", "-c", "until ss -Hltn | grep -q ':22 '; do sleep 0.1; done")

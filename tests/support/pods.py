@@ -1,0 +1,85 @@
+"""Containers as a scheduler starts them: a network, host names, mounted keys and scripts, a command."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from imagebuilder import process
+
+PEERS = Path(__file__).resolve().parents[1] / "cases" / "peers"
+SCRIPTS = "/workspace"
+
+
+class Pods:
+    """Containers of one job on a network of their own."""
+
+    def __init__(self, image: str) -> None:
+        self.image = image
+        self.job = f"job-{uuid.uuid4().hex[:8]}"
+        self._names: list[str] = []
+        docker("network", "create", self.job)
+
+    def start(self, host: str, *options: str, command: Sequence[str] = ()) -> str:
+        """Start a container that others reach by its host name; its name in the engine."""
+        name = f"{self.job}-{host}"
+        self._names.append(name)
+        docker("run", "-d", "--name", name, *self._options(host), *options, self.image, *command)
+        return name
+
+    def run(self, host: str, *options: str, command: Sequence[str]) -> process.Result:
+        """Run a container to its end."""
+        return docker("run", "--rm", *self._options(host), *options, self.image, *command)
+
+    def close(self) -> None:
+        if self._names:
+            docker("rm", "-f", "-v", *self._names, check=False)
+        docker("network", "rm", self.job, check=False)
+
+    def _options(self, host: str) -> tuple[str, ...]:
+        mount = f"{PEERS}:{SCRIPTS}:ro"
+        return ("--hostname", host, "--network", self.job, "--network-alias", host, "-v", mount)
+
+
+@contextlib.contextmanager
+def pods(image: str) -> Iterator[Pods]:
+    """Lend a job's containers; they are removed at the end."""
+    with contextlib.closing(Pods(image)) as lent:
+        yield lent
+
+
+def docker(*arguments: str, check: bool = True) -> process.Result:
+    return process.run(("docker", *arguments), timeout=300, check=check)
+
+
+def volume(folder: Path, files: Mapping[str, bytes], mode: int) -> Path:
+    """Lay files out as Kubernetes mounts a Secret or a ConfigMap: links to links, in a folder open to all."""
+    dated = folder / "..2024_05_01_10_00_00.123456789"
+    dated.mkdir(parents=True)
+    for name, data in files.items():
+        (dated / name).write_bytes(data)
+        (dated / name).chmod(mode)
+        (folder / name).symlink_to(f"..data/{name}")
+    (folder / "..data").symlink_to(dated.name)
+    folder.chmod(0o1777)
+    return folder
+
+
+def operator_keys(folder: Path, *, root: bool) -> Path:
+    """Make the Secret of an MPIJob: one key on NIST's curve P-521 in PEM, by the names that it is mounted as.
+
+    Its mode is 0600 where it is mounted at /root/.ssh, and Kubernetes's own 0644 elsewhere.
+    """
+    folder.mkdir(parents=True)
+    private = folder / "made"
+    process.run(
+        ("ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", private), timeout=60
+    )
+    assert private.read_bytes().startswith(b"-----BEGIN EC ")
+    public = Path(f"{private}.pub").read_bytes()
+    files = {"id_rsa": private.read_bytes(), "id_rsa.pub": public, "authorized_keys": public}
+    made = volume(folder / "secret", files, 0o600 if root else 0o644)
+    folder.chmod(0o755)
+    return made
