@@ -877,7 +877,8 @@ done
 unset name value
 exec "$@"
 IMAGEBUILDER_END_OF_FILE
-RUN install -d -m 0755 /run/sshd \
+RUN ln -sfn /etc/mpi/hostfile /etc/openmpi/prte-default-hostfile \
+ && install -d -m 0755 /run/sshd \
  && ln -sfn /usr/bin/g++-14 /usr/local/bin/c++ \
  && ln -sfn /usr/bin/gcc-14 /usr/local/bin/cc \
  && ln -sfn /usr/bin/g++-14 /usr/local/bin/g++ \
