@@ -49,9 +49,12 @@ integration: $(BIN)/.ready host
 bench: $(BIN)/.ready host
 	$(SERVICES) $(BIN)/python bench/side_by_side.py $(RECIPE) --registry "$$IMAGEBUILDER_TEST_REGISTRY" --out bench/results.md
 
-# The integration tests again and again, until one fails: what is flaky or leaks shows.
+# The integration tests again and again, until one fails: what is flaky or leaks shows. Before them pushes
+# through a proxy that cuts, delays, truncates and refuses at random; their table is bench/faulty-pushes.md.
 SOAK_ROUNDS ?= 5
+SOAK_PUSHES ?= 200
 soak: $(BIN)/.ready host
+	$(BIN)/python -m bench.faulty_pushes --pushes $(SOAK_PUSHES) --out bench/faulty-pushes.md
 	$(SERVICES) for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
 
 # What is generated from the code: docs/reference, recipes/recipe.schema.json.

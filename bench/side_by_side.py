@@ -83,7 +83,9 @@ class Bench:
 
     def ours(self, work: str, plan: Plan, lock: Lock, repository: str) -> Row:
         built = self.build(plan, lock)
-        pushed = registry.push(built.image, self.store, f"{self.registry}/{repository}", (plan.tag,))
+        pushed = registry.push(
+            built.image, self.store, f"{self.registry}/{repository}", (plan.tag,), move=True
+        )
         return Row(
             side="imagebuilder",
             work=work,

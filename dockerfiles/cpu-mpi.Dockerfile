@@ -656,6 +656,8 @@ LABEL org.imagebuilder.lock="f727bd9f789af8eb3bfdb47e0b08897894c9c75432e4e76a407
       org.imagebuilder.ssh.port="2222" \
       org.imagebuilder.ssh.user="trainer" \
       org.opencontainers.image.base.name="debian:trixie" \
+      org.opencontainers.image.created="1970-01-01T00:00:00Z" \
+      org.opencontainers.image.description="Open MPI and numpy with ssh, for trying out and for CI" \
       org.opencontainers.image.title="cpu-mpi" \
       org.opencontainers.image.version="openmpi5.0.7-py3.13-trixie"
 EXPOSE 2222

@@ -919,6 +919,8 @@ LABEL org.imagebuilder.lock="f3b6281513f4c62d4c3079e7585728fcec658a6b9e596c38f84
       org.imagebuilder.ssh.port="22" \
       org.imagebuilder.ssh.user="root" \
       org.opencontainers.image.base.name="debian:trixie" \
+      org.opencontainers.image.created="1970-01-01T00:00:00Z" \
+      org.opencontainers.image.description="PyTorch for CUDA 12 with NCCL, Open MPI and ssh, for training on several nodes" \
       org.opencontainers.image.title="cuda12-torch" \
       org.opencontainers.image.version="torch2.10.0-cu12.8-py3.13-trixie"
 EXPOSE 22

@@ -908,6 +908,8 @@ LABEL org.imagebuilder.lock="07bf4068312093e189b3659063ccaa0777c996e8227e9f18c2f
       org.imagebuilder.ssh.port="22" \
       org.imagebuilder.ssh.user="root" \
       org.opencontainers.image.base.name="debian:trixie" \
+      org.opencontainers.image.created="1970-01-01T00:00:00Z" \
+      org.opencontainers.image.description="PyTorch for CUDA 13 with NCCL, Open MPI and ssh, for training on several nodes" \
       org.opencontainers.image.title="cuda13-torch" \
       org.opencontainers.image.version="torch2.15.0-cu13.2-py3.13-trixie"
 EXPOSE 22

@@ -170,15 +170,14 @@ def _oldest_first(paths: Iterable[Path]) -> list[Path]:
 
 
 def _drop_records(store: Store) -> None:
-    """Remove records whose blobs are gone, and reports and sources of manifests that are."""
+    """Remove records whose blobs are gone: reports and sources of manifests, and what was found in layers."""
     for key in store.layer_keys():
         if store.layer(key) is None:
             remove_tree(store.layer_path(key))
     for name in store.image_names():
         if store.image(name) is None:
             remove_tree(store.image_path(name))
-    for path in sorted(
-        path for kind in ("reports", "sources") for path in (store.root / kind).glob("*.json")
-    ):
+    kinds = ("reports", "sources", "scans")
+    for path in sorted(path for kind in kinds for path in (store.root / kind).glob("*.json")):
         if not (store.root / "blobs" / "sha256" / path.stem).exists():
             remove_tree(path)

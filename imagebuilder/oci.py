@@ -6,6 +6,7 @@ plan says, so the manifest's digest is a function of the lock.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO
 
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.layers import archive
-from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import EPOCH, FilesLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.store import (
     ImageLayer,
     ImageRecord,
@@ -32,7 +33,6 @@ MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 
-_EPOCH = "1970-01-01T00:00:00Z"
 _LAYOUT = {"imageLayoutVersion": "1.0.0"}
 _COPY = 1 << 22
 
@@ -67,6 +67,7 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
         config=config_digest,
         size=config_size + manifest_size + sum(layer.size for layer in layers),
         tag=plan.tag,
+        tags=plan.tags,
         lock=plan.lock_checksum,
         layers=tuple(
             ImageLayer(record=record, title=layer.title, component=_component(layer))
@@ -75,6 +76,21 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
     )
     store.put_image(image)
     return image
+
+
+def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
+    """Tell whether an image has the config and the layers that a plan gives now.
+
+    A layer whose record is gone from the store counts as the plan's: its diffID stands in the config.
+    """
+    records = [layer.record for layer in image.layers]
+    if len(records) != len(plan.layers):
+        return False
+    config = _json(image_config(plan, [record.diff_id for record in records]))
+    if image.config != f"sha256:{hashlib.sha256(config).hexdigest()}":
+        return False
+    made = [store.layer(layer.key) for layer in plan.layers]
+    return all(new is None or new.digest == old.digest for new, old in zip(made, records, strict=True))
 
 
 def export(image: ImageRecord, store: Store, destination: Path) -> None:
@@ -116,13 +132,13 @@ def image_config(plan: Plan, diff_ids: Sequence[str]) -> dict[str, Any]:
         "Labels": dict(config.labels),
     }
     return {
-        "created": _EPOCH,
+        "created": EPOCH,
         "architecture": plan.architecture,
         "os": "linux",
         "config": {key: value for key, value in run.items() if value},
         "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
         "history": [
-            {"created": _EPOCH, "created_by": f"imagebuilder: {layer.title}"} for layer in plan.layers
+            {"created": EPOCH, "created_by": f"imagebuilder: {layer.title}"} for layer in plan.layers
         ],
     }
 

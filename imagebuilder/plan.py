@@ -12,11 +12,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from imagebuilder import catalog
+from imagebuilder import catalog, tags
+from imagebuilder.errors import InputError
 from imagebuilder.lock import Deb, Lock, Wheel
 from imagebuilder.recipe import Recipe
 
 VENV = "/opt/venv"
+# The time of everything in an image: the same lock gives the same bytes on any day. RFC 3339.
+EPOCH = "1970-01-01T00:00:00Z"
 MAX_LAYERS = 60
 # Wheels from this size on get a layer of their own; smaller ones share one per component. Chosen so that
 # everything worth not pushing again stands alone: a shared layer is at worst a few of these.
@@ -126,14 +129,18 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Ordered layers (the lowest first) and the config of one image."""
+    """Ordered layers (the lowest first), the config and the tags of one image; the first tag is its own."""
 
     name: str
     architecture: str
     layers: tuple[Layer, ...]
     config: Config
-    tag: str
+    tags: tuple[str, ...]
     lock_checksum: str
+
+    @property
+    def tag(self) -> str:
+        return self.tags[0]
 
 
 def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
@@ -168,7 +175,7 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
             FilesLayer(name="settings", entries=tuple(sorted((*files, *links), key=lambda e: e.path))),
         ),
         config=_config(recipe, lock, user),
-        tag=tag(lock),
+        tags=image_tags(recipe, lock),
         lock_checksum=lock.checksum,
     )
 
@@ -182,8 +189,30 @@ def environment(recipe: Recipe) -> dict[str, str]:
     return {**env, **recipe.env}
 
 
-def tag(lock: Lock) -> str:
-    """Make the image's own tag from what it holds: `torch2.10.0-cu12.8-py3.13-trixie`."""
+def image_tags(recipe: Recipe, lock: Lock) -> tuple[str, ...]:
+    """Name the tags to push under: the recipe's templates filled in, else what the image holds and its lock.
+
+    Raises:
+        InputError: a filled template is too long for a tag.
+
+    """
+    digits = lock.checksum[: tags.LOCK_DIGITS]
+    if not recipe.tags:
+        return version(lock), digits
+    values = {**lock.pins, "name": recipe.name, "suite": recipe.suite, "lock": digits}
+    made = tuple(dict.fromkeys(tags.fill(template, values) for template in recipe.tags))
+    for tag in made:
+        if not tags.TAG.fullmatch(tag):
+            raise InputError(
+                f"`{tag}` is no tag that a registry takes",
+                where=f"{recipe.name}: tags",
+                hint="at most 128 letters, digits, `.`, `_` and `-`; shorten a version with {name:2}",
+            )
+    return made
+
+
+def version(lock: Lock) -> str:
+    """Make a version from what the image holds: `torch2.10.0-cu12.8-py3.13-trixie`."""
     pins = lock.pins
     words = []
     if "torch" in pins:
@@ -218,11 +247,18 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
 
 
 def _config(recipe: Recipe, lock: Lock, user: User) -> Config:
+    said = {name: text for name, text in recipe.about.model_dump().items() if text}
+    # A suite that is bootstrapped from its archive has a name, and no digest: the lock's says which bytes.
+    known = {
+        "title": recipe.name,
+        "version": version(lock),
+        "created": EPOCH,
+        "base.name": recipe.base,
+        **said,
+    }
     labels = {
         **recipe.labels,
-        "org.opencontainers.image.title": recipe.name,
-        "org.opencontainers.image.version": tag(lock),
-        "org.opencontainers.image.base.name": recipe.base,
+        **{f"org.opencontainers.image.{name}": text for name, text in known.items()},
         "org.imagebuilder.lock": lock.checksum,
         "org.imagebuilder.ssh.port": str(recipe.ssh.port),
         "org.imagebuilder.ssh.user": user.name,

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from imagebuilder import yamlfile
+from imagebuilder import tags, yamlfile
+from imagebuilder.about import About, Strict, Text
 from imagebuilder.errors import InputError
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
@@ -75,12 +76,6 @@ def _requirement(value: str) -> str:
     return value
 
 
-def _text(value: str) -> str:
-    if not value.isprintable():
-        raise yamlfile.Invalid("holds control characters", "keep it on one line of printable text")
-    return value
-
-
 def _base(value: str) -> str:
     if not _SUITE.fullmatch(value):
         raise yamlfile.Invalid(
@@ -90,19 +85,15 @@ def _base(value: str) -> str:
     return value
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
 Name = Annotated[str, _must_match(_NAME, "a name", "use lower-case letters, digits and single dashes")]
 Pin = Annotated[str, AfterValidator(_pin)]
 Package = Annotated[
     str, _must_match(_PACKAGE, "a Debian package", 'write its name, or name=version, as in "rdma-core"')
 ]
-Text = Annotated[str, AfterValidator(_text)]
+TagTemplate = Annotated[str, AfterValidator(tags.check)]
 
 
-class Ssh(_Strict):
+class Ssh(Strict):
     """How nodes reach each other. Port 2222 and another user than root suit clusters that refuse root."""
 
     port: Annotated[int, Field(ge=1, le=65535, description="Port that sshd listens on.")] = 22
@@ -113,7 +104,7 @@ class Ssh(_Strict):
     ] = "root"
 
 
-class Recipe(_Strict):
+class Recipe(Strict):
     """One image: a base, a Python, pinned components, and what else belongs into it."""
 
     name: Annotated[Name, Field(description="Name of the image.")]
@@ -159,6 +150,17 @@ class Recipe(_Strict):
     labels: Annotated[
         dict[str, Text], Field(default_factory=dict, description="More OCI labels of the image.")
     ]
+    about: Annotated[
+        About, Field(default_factory=About, description="The image's title, licences, sources and the like.")
+    ]
+    tags: Annotated[
+        tuple[TagTemplate, ...],
+        Field(
+            description="Tags to push under, of the versions in the lock: `torch{torch}-cu{cuda:2}`. "
+            "Fields: the pins, `python`, `suite`, `name`, `lock`; `:2` takes the first two parts. "
+            "Without it: one made of the pins, and the first twelve digits of the lock's checksum.",
+        ),
+    ] = ()
 
     @property
     def distribution(self) -> str:
@@ -174,8 +176,12 @@ class Recipe(_Strict):
         return ".".join(self.python.split(".")[:2])
 
     def checksum(self) -> str:
-        """Hash what the recipe means: comments, order of keys and quoting do not count. Hex sha256."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """Hash what the recipe asks for: comments, order of keys and quoting do not count. Hex sha256.
+
+        Nor does what only names the image: another tag or description is no reason to resolve anew.
+        """
+        asked = self.model_dump(mode="json", exclude={"about", "tags"})
+        canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -221,6 +227,9 @@ _RENAMES = {
     "overrides": "override",
     "python_version": "python",
     "sshd": "ssh",
+    "tag": "tags",
+    "metadata": "about",
+    "annotations": "about",
 }
 
 
@@ -247,12 +256,13 @@ def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> It
     yield from _pin_problems(document, components)
     yield from _repeated(document)
     yield from _env_problems(document)
+    yield from _tag_problems(document)
     for name in _mapping(document, "labels"):
         if not _LABEL.fullmatch(name) or name.startswith(("org.imagebuilder.", "org.opencontainers.")):
             yield document.problem(
                 ("labels", name),
                 f"`{name}` cannot be a label here",
-                "use a reverse domain of your own, in lower case",
+                "use a reverse domain of your own, in lower case (`about:` sets org.opencontainers.image.*)",
             )
     ssh = _mapping(document, "ssh")
     user, port = ssh.get("user", "root"), ssh.get("port", 22)
@@ -289,7 +299,7 @@ def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> It
 
 
 def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
-    for key in ("apt", "pip", "override"):
+    for key in ("apt", "pip", "override", "tags"):
         seen: dict[str, int] = {}
         for i, item in enumerate(_sequence(document, key)):
             if not isinstance(item, str):
@@ -321,6 +331,13 @@ def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
                 f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
                 "give it to the container when it starts",
             )
+
+
+def _tag_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
+    known = tags.FIELDS | frozenset(_mapping(document, "pins"))
+    for i, template in enumerate(_sequence(document, "tags")):
+        if isinstance(template, str) and (problem := tags.unknown(template, known)):
+            yield document.problem(("tags", i), *problem)
 
 
 def _mapping(document: yamlfile.Document, key: str) -> dict[str, Any]:

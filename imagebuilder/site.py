@@ -33,6 +33,22 @@ def redact(text: str) -> str:
     return _USERINFO.sub("***@", text)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RegistrySite:
+    """How this site reaches one registry.
+
+    Attributes:
+        ca: file with certificates of authorities to trust for it, besides the site's.
+        client: files of the certificate that this host proves itself with, and of its key.
+        plain_http: true where it speaks plain HTTP, and the network is trusted.
+
+    """
+
+    ca: Path | None = None
+    client: tuple[Path, Path] | None = None
+    plain_http: bool = False
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Site:
     """The host's surroundings. Everywhere an empty string means the tool's own default.
@@ -45,6 +61,7 @@ class Site:
         no_index: true where only the wheel folders count.
         apt_mirror, apt_security_mirror: URLs of the archive's root.
         apt_options: names and values as apt's `-o` takes them.
+        registries: settings of single registries, by host and port.
         native_index: true where the index settings are uv's own, which it reads by itself.
 
     """
@@ -58,6 +75,7 @@ class Site:
     apt_mirror: str = ""
     apt_security_mirror: str = ""
     apt_options: tuple[tuple[str, str], ...] = ()
+    registries: tuple[tuple[str, RegistrySite], ...] = ()
     native_index: bool = False
 
     def __repr__(self) -> str:
@@ -134,6 +152,7 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian") -> Si
         apt_mirror=given.apt.mirror or apt.mirror,
         apt_security_mirror=given.apt.security_mirror or apt.security_mirror,
         apt_options=tuple(sorted(options.items())),
+        registries=tuple((name, _registry(item)) for name, item in sorted(given.registries.items())),
         native_index=host.native and not set_here & {"index", "extra_indexes", "wheel_folders", "no_index"},
     )
 
@@ -206,6 +225,13 @@ class _Apt(_Strict):
     options: Annotated[dict[str, str], AfterValidator(_apt_options), Field(default_factory=dict)]
 
 
+class _Registry(_Strict):
+    ca: str = ""
+    client_cert: str = ""
+    client_key: str = ""
+    plain_http: bool = False
+
+
 class _SiteFile(_Strict):
     """What `--site FILE` may say; a key that is left out stays as the host has it."""
 
@@ -216,8 +242,15 @@ class _SiteFile(_Strict):
     wheel_folders: tuple[Annotated[str, AfterValidator(_folder)], ...] = ()
     no_index: bool = False
     apt: Annotated[_Apt, Field(default_factory=_Apt)]
+    registries: Annotated[dict[str, _Registry], Field(default_factory=dict)]
 
 
+# What a registry's settings name files for.
+_REGISTRY_FILES = {
+    "ca": "the CA's certificates",
+    "client_cert": "this host's certificate",
+    "client_key": "the certificate's key",
+}
 _RENAMES = {
     "proxy": "proxies", "ca_bundle": "ca", "cert": "ca", "index_url": "index", "find_links": "wheel_folders",
     "extra_index_url": "extra_indexes", "mirror": "apt", "mirrors": "apt",
@@ -229,19 +262,49 @@ def _read(path: Path) -> _SiteFile:
     document = yamlfile.read(path)
     given = yamlfile.validate(document, _SiteFile, _RENAMES)
     changes: dict[str, object] = {}
+    problems: list[Problem] = []
+
+    def file(name: str, keys: tuple[str, ...], what: str) -> str:
+        """Make a path absolute; there must be a file."""
+        place = (path.parent / Path(name).expanduser()).resolve()
+        if not place.is_file():
+            message, hint = f"there is no file {place}", f"name a PEM file with {what}"
+            problems.append(Problem(message=message, where=document.where(keys), hint=hint))
+        return str(place)
+
     if given.ca:
-        bundle = (path.parent / Path(given.ca).expanduser()).resolve()
-        if not bundle.is_file():
-            problem = Problem(
-                message=f"there is no file {bundle}",
-                where=document.where(("ca",)),
-                hint="name a PEM file with the CA's certificates",
+        changes["ca"] = file(given.ca, ("ca",), "the CA's certificates")
+    registries = {}
+    for host, item in given.registries.items():
+        named = {
+            key: file(text, ("registries", host, key), what)
+            for key, what in _REGISTRY_FILES.items()
+            if (text := getattr(item, key))
+        }
+        if bool(item.client_cert) != bool(item.client_key):
+            problems.append(
+                Problem(
+                    message="a client certificate and its key go together",
+                    where=document.where(("registries", host)),
+                    hint="give both client_cert and client_key",
+                )
             )
-            raise InputError.of([problem])
-        changes["ca"] = str(bundle)
+        registries[host] = item.model_copy(update=named)
+    if registries:
+        changes["registries"] = registries
     if given.wheel_folders:
         changes["wheel_folders"] = tuple(
             folder if "://" in folder else str((path.parent / Path(folder).expanduser()).resolve())
             for folder in given.wheel_folders
         )
+    if problems:
+        raise InputError.of(problems)
     return given.model_copy(update=changes)
+
+
+def _registry(given: _Registry) -> RegistrySite:
+    return RegistrySite(
+        ca=Path(given.ca) if given.ca else None,
+        client=(Path(given.client_cert), Path(given.client_key)) if given.client_cert else None,
+        plain_http=given.plain_http,
+    )

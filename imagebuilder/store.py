@@ -6,6 +6,8 @@
     images/<name>.json       the last image of that name (`ImageRecord`)
     reports/<hex>.json       the smoke report of a manifest
     sources/<hex>.json       the recipe and the lock of a manifest
+    scans/<hex>.json         what the search for secrets found in a layer (`leaks.image`)
+    pushed/<hex>.json        which repository of a registry has a blob (`registry.sources`)
     locks/  work/            what running builds hold; nothing that outlives them
 
 Everything is written beside its place and renamed into it, so a reader sees a whole file or none, whoever is
@@ -80,9 +82,10 @@ class ImageRecord:
         name: the recipe's name.
         manifest, config: digests; the manifest's is the image's.
         size: bytes of all its blobs: manifest, config and compressed layers.
-        tag: made from the lock.
+        tag: its own; the first of `tags`.
         lock: the lock's checksum, hex sha256.
         layers: the lowest first.
+        tags: to push it under, as the recipe said when it was built; empty in records of older versions.
 
     """
 
@@ -93,6 +96,7 @@ class ImageRecord:
     tag: str
     lock: str
     layers: tuple[ImageLayer, ...]
+    tags: tuple[str, ...] = ()
 
 
 _LAYER = TypeAdapter(LayerRecord)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from imagebuilder import catalog, diff, textfile
+from imagebuilder import catalog, diff, oci, textfile
 from imagebuilder import lock as locks
 from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
@@ -156,20 +156,52 @@ def built_image(target: str, store: Store) -> ImageRecord | None:
         LockError: the recipe changed since its image was built, or it was never built.
 
     """
+    image = last_image(target, store)
+    require_in_step(target, store)
+    return image
+
+
+def last_image(target: str, store: Store) -> ImageRecord | None:
+    """Find the last image that was built of a recipe or a name, whatever the recipe says by now.
+
+    Raises:
+        LockError: the recipe's was never built.
+
+    """
     path = Path(target)
-    if path.suffix not in {".yaml", ".yml"}:
+    if not is_recipe(target):
         return store.image(target) if recipes.is_name(target) else None
-    lock, plan = read_plan(path)
-    image = store.image(plan.name)
+    image = store.image(recipes.load(path, catalog.names()).name)
     if image is None:
         raise LockError("its image was not built yet", where=target, hint=f"run: imagebuilder build {target}")
-    if image.lock != lock.checksum:
-        raise LockError(
-            "the image in the store was built from another state of the lock",
-            where=target,
-            hint=f"run: imagebuilder build {target}",
-        )
     return image
+
+
+def require_in_step(target: str, store: Store) -> None:
+    """Refuse where the image in the store is not what its recipe and lock say now; a name has no recipe.
+
+    Raises:
+        LockError: the lock is out of step with the recipe, or the image with either.
+
+    """
+    if not is_recipe(target):
+        return
+    lock, plan = read_plan(Path(target))
+    image = store.image(plan.name)
+    reason = ""
+    if image is None:
+        reason = "its image was not built yet"
+    elif image.lock != lock.checksum:
+        reason = "the image in the store was built from another state of the lock"
+    elif image.tags != plan.tags or not oci.is_image_of(plan, image, store):
+        reason = "the image in the store was built from another state of the recipe"
+    if reason:
+        raise LockError(reason, where=target, hint=f"run: imagebuilder build {target}")
+
+
+def is_recipe(target: str) -> bool:
+    """Tell whether a word names a recipe's file, not an image."""
+    return target.endswith((".yaml", ".yml"))
 
 
 def labels(image: ImageRecord, store: Store) -> Mapping[str, str]:

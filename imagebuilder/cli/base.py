@@ -15,6 +15,8 @@ from imagebuilder import __version__
 from imagebuilder.errors import ImagebuilderError, InputError
 
 if TYPE_CHECKING:
+    from imagebuilder.registry import Options
+    from imagebuilder.site import Site
     from imagebuilder.store import Store
 
 app = typer.Typer(
@@ -39,6 +41,9 @@ StoreFolder = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="Store to use. [default: the user's cache]")
 ]
 ProgressKind = Annotated[str, typer.Option("--progress", metavar="KIND", help="auto, table, lines or json.")]
+PlainHttp = Annotated[
+    bool, typer.Option("--plain-http", help="Allow plain HTTP to a registry that is not on this host.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -88,6 +93,21 @@ def ask_password() -> str:
             hint="set COSIGN_PASSWORD",
         )
     return str(typer.prompt("password of the signing key", hide_input=True, err=True))
+
+
+def registry_options(site: Site, host: str, *, plain_http: bool) -> Options:
+    """Say how to reach a registry, from the site's settings and the command line."""
+    from imagebuilder import registry
+    from imagebuilder.registry.certificates import Trust
+
+    own = dict(site.registries)
+    trust = {
+        name: Trust(authorities=(item.ca,) if item.ca else (), client=item.client)
+        for name, item in own.items()
+        if item.ca or item.client
+    }
+    insecure = plain_http or (host in own and own[host].plain_http)
+    return registry.Options(session=site.session(), insecure=insecure, trust=trust)
 
 
 def out_json(value: object) -> None:

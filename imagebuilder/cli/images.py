@@ -1,8 +1,7 @@
-"""Verbs on images: fetch, build, smoke-test, push."""
+"""Verbs on images: fetch, build, smoke-test."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -16,7 +15,6 @@ from imagebuilder.cli.base import (
     SiteFile,
     StoreFolder,
     app,
-    ask_password,
     check_progress,
     err,
     open_store,
@@ -203,95 +201,6 @@ def smoke_test(
             out(f"next: imagebuilder push {target} REGISTRY/NAME")
     if not result.passed:
         raise typer.Exit(TestFailure.exit_code)
-
-
-@app.command()
-def push(
-    image: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe that was built, or its image's name.")
-    ],
-    repository: Annotated[str, typer.Argument(metavar="REPOSITORY", help="registry.example/team/name[:TAG]")],
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", "-t", help="One more tag; may be repeated.")
-    ] = None,
-    untested: Annotated[
-        bool, typer.Option("--untested", help="Push without a passing smoke test of these very bytes.")
-    ] = False,
-    attach: Annotated[
-        bool,
-        typer.Option(
-            "--attach/--no-attach", help="Attach bills of materials, provenance, report, recipe and lock."
-        ),
-    ] = True,
-    sign_key: Annotated[
-        Path | None,
-        typer.Option("--sign-key", metavar="FILE", help="Sign it, and what is attached, as cosign does."),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow plain HTTP to a registry that is not on this host.")
-    ] = False,
-    site: SiteFile = None,
-    store: StoreFolder = None,
-    progress: ProgressKind = "auto",
-    as_json: Json = False,
-) -> None:
-    """Push an image that passed its smoke test; only what the registry lacks travels."""
-    from imagebuilder import registry
-    from imagebuilder.attest import bundle, publish, signing_keys
-    from imagebuilder.attest import source as sources
-    from imagebuilder.progress import human, shown
-    from imagebuilder.site import detect
-    from imagebuilder.workflow import built_image
-
-    check_progress(progress)
-    where = open_store(store)
-    found = built_image(image, where)
-    if found is None:
-        raise InputError(
-            f"`{image}` is not an image in the store",
-            where="imagebuilder push",
-            hint="give the recipe that it is built from; `imagebuilder cache ls` lists what is there",
-        )
-    registry.parse(repository)
-    if untested:
-        err(f"warning: pushing {found.manifest} without proof that it works")
-    else:
-        registry.require_proof(found, where)
-    options = registry.Options(session=detect(site).session(), insecure=insecure)
-    key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
-    documents: tuple[bundle.Document, ...] = ()
-    if attach:
-        source = sources.find(image, found, where)
-        waivers = ("untested",) if untested else ()
-        documents = bundle.documents(found, where, source, waivers, bundle.claimed_time())
-    attached = publish.attach(
-        bundle.subject_of(found, where), documents, repository, options=options, key=key
-    )
-    with shown(progress, sys.stderr) as live:
-        live.begin("push", f"{found.name} to {repository}", "pushing", found.size)
-        result = registry.push(
-            found,
-            where,
-            repository,
-            (found.tag, found.lock[:12], *(tags or ())),
-            options=options,
-            advance=lambda count: live.advance("push", count),
-        )
-        live.end("push", f"{found.name} to {repository}", "done", result.pushed_bytes)
-    if as_json:
-        out_json({**dataclasses.asdict(result), **dataclasses.asdict(attached)})
-        return
-    out(f"pushed  {result.reference}")
-    out(f"tags    {', '.join(result.tags)}")
-    out(
-        f"        {human(result.pushed_bytes)} in {result.pushed_blobs} blobs travelled, "
-        f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
-    )
-    if attached.artefacts:
-        out(f"with    {', '.join(kind for kind, _ in attached.artefacts)}")
-    if key is not None:
-        out(f"signed  {attached.signed} new signatures")
-    out(f"next:   imagebuilder verify {result.reference}" + (" --key FILE.pub" if key else ""))
 
 
 def _smoke_target(text: str, runtime: str, store: Store) -> Target:

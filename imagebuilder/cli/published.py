@@ -11,6 +11,7 @@ import typer
 
 from imagebuilder.cli.base import (
     Json,
+    PlainHttp,
     ProgressKind,
     SiteFile,
     StoreFolder,
@@ -20,6 +21,7 @@ from imagebuilder.cli.base import (
     open_store,
     out,
     out_json,
+    registry_options,
 )
 from imagebuilder.errors import InputError
 
@@ -29,10 +31,6 @@ if TYPE_CHECKING:
     from imagebuilder.attest.source import Source
     from imagebuilder.attest.verification import Check
     from imagebuilder.store import Store
-
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Allow plain HTTP to a registry that is not on this host.")
-]
 
 
 @app.command()
@@ -44,15 +42,15 @@ def inspect(
             help="registry.example/team/name:TAG, a recipe that was built, or its image's name.",
         ),
     ],
-    insecure: Insecure = False,
+    plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
     """Show what an image is: pins, layers, the verdict of its smoke test, and what is attached to it."""
-    from imagebuilder import registry
     from imagebuilder.attest import inspection
     from imagebuilder.attest.published import open_image
+    from imagebuilder.registry import parse
     from imagebuilder.site import detect
     from imagebuilder.workflow import built_image
 
@@ -68,7 +66,8 @@ def inspect(
             hint="an image of a registry is named as in registry.example/team/name:TAG",
         )
     else:
-        options = registry.Options(session=detect(site).session(), insecure=insecure)
+        host = parse(target).host
+        options = registry_options(detect(site), host, plain_http=plain_http)
         found = inspection.from_registry(open_image(target, options))
     if as_json:
         out_json(dataclasses.asdict(found))
@@ -90,23 +89,23 @@ def verify(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Make it again from the attached recipe and lock, and compare.")
     ] = False,
-    insecure: Insecure = False,
+    plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
     """Check a published image: signature, provenance, bills of materials, report, and that all agree."""
-    from imagebuilder import registry
     from imagebuilder.attest import published, signing_keys, source, verification
     from imagebuilder.errors import TestFailure
+    from imagebuilder.registry import parse
     from imagebuilder.site import detect
 
     check_progress(progress)
     where, surroundings = open_store(store), detect(site)
     public = signing_keys.load_public(key) if key else None
     own = source.of_recipe(recipe) if recipe else None
-    options = registry.Options(session=surroundings.session(), insecure=insecure)
+    options = registry_options(surroundings, parse(target).host, plain_http=plain_http)
     client = published.open_image(target, options)
     question = verification.Question(
         published=published.read(client, public), keyed=public is not None, own=own, store=where

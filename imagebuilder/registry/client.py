@@ -10,17 +10,21 @@ import hashlib
 import logging
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
+import urllib3
 
 import imagebuilder
 from imagebuilder.errors import RegistryError
-from imagebuilder.registry import faults
+from imagebuilder.registry import certificates, faults
 from imagebuilder.registry.auth import Message, SignIn
+from imagebuilder.registry.certificates import Trust
 from imagebuilder.registry.credentials import Credentials
 from imagebuilder.registry.reference import Reference, is_loopback
 from imagebuilder.yamlfile import printable
@@ -42,10 +46,9 @@ BLOB_REPLY_SECONDS = 900.0
 _LONGEST_PAUSE = 60.0
 _REDIRECTS = 5
 _SENT_ON = frozenset({301, 302, 303, 307, 308})
-# Where Docker keeps the certificate authority of a registry.
-_CERTIFICATES = Path("/etc/docker/certs.d")
 
 Body = Callable[[], Iterable[bytes]]
+_Given = TypeVar("_Given")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,11 @@ class Options:
         session: the site's session, with its proxies and certificate authorities.
         insecure: allow plain HTTP where the host is not this one; certificates are still checked.
         credentials: used instead of what `docker login` left.
+        trust: certificates for registries, by host and port, over those in `certificates.folders`.
+        home: home folder of the user, where their Docker or Podman keeps certificates.
         attempts: how often a request is tried while the registry is away, overloaded or cut off.
+        chunk: bytes of a layer in one request, where sending it in one go has failed: a connection that
+            breaks every minute brings a large layer there all the same.
         pause: seconds before the second try; each further pause is twice as long.
 
     """
@@ -64,7 +71,10 @@ class Options:
     session: requests.Session = field(default_factory=requests.Session)
     insecure: bool = False
     credentials: Credentials | None = None
-    attempts: int = 7
+    trust: Mapping[str, Trust] = field(default_factory=dict)
+    home: Path = field(default_factory=Path.home)
+    attempts: int = 8
+    chunk: int = 16 * 1024 * 1024
     pause: float = 0.5
 
 
@@ -94,11 +104,15 @@ class Client:
         self.reference = reference
         self.stopped = threading.Event()
         self.attempts = options.attempts
+        self.chunk = options.chunk
+        self.retries = 0
         self._options = options
         scopes = (f"repository:{reference.path}:{actions}", *(f"repository:{path}:pull" for path in sources))
         self._sign_in = SignIn(reference, options.credentials, scopes, self._exchange)
         self._origin = ""
         self._opening = threading.Lock()
+        self._trusted: dict[str, tuple[Trust, str]] = {}
+        self._trusting = threading.Lock()
 
     def head_manifest(self, name: str) -> str:
         """Return the digest that a tag (or digest) stands for; "" when there is no such manifest."""
@@ -116,11 +130,7 @@ class Client:
             RegistryError: there is none, it is larger than 4 MiB, or is not what its digest says.
 
         """
-        reply = self.request(
-            "GET", f"manifests/{name}", headers={"Accept": ", ".join(MANIFEST_TYPES)}, stream=True
-        )
-        with reply:
-            data = reply.raw.read(MANIFEST_LIMIT + 1, decode_content=True)
+        reply, data = self._read_manifest(name)
         if len(data) > MANIFEST_LIMIT:
             raise RegistryError("the manifest is larger than 4 MiB", where=self._where(name))
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -169,7 +179,7 @@ class Client:
         )
         attempt, renewed = 1, False
         while True:
-            used = self._sign_in.authorization() if self._is_own(url) else ""
+            used = self._patiently(self._sign_in.authorization, limit) if self._is_own(url) else ""
             try:
                 reply = self._follow(replace(message, body=body() if callable(body) else body), used)
             except requests.RequestException as error:
@@ -193,7 +203,7 @@ class Client:
 
     def url(self, place: str) -> str:
         """Make a full URL; one that the registry gave stays, but never leads from TLS back to plain HTTP."""
-        self._open()
+        self._patiently(self._open, self.attempts)
         url = urljoin(f"{self._origin}/v2/{self.reference.path}/", place)
         # A registry behind a proxy that ends TLS often takes itself for one of plain HTTP.
         plain, secure = f"http://{self.reference.endpoint}/", f"https://{self.reference.endpoint}/"
@@ -213,11 +223,40 @@ class Client:
             RegistryError: the whole push was stopped meanwhile.
 
         """
+        with self._opening:
+            self.retries += 1
         seconds = min(max(asked, self._options.pause * 2 ** (failures - 1)), _LONGEST_PAUSE)
         seconds *= 1 + random.random() / 4  # noqa: S311  spreads the retries of parallel uploads, no secret
         log.warning("%s: %s; trying again in %.1f s", self.reference.host, reason, seconds)
         if self.stopped.wait(seconds):
             raise RegistryError("stopped", where=str(self.reference))
+
+    def _patiently(self, action: Callable[[], _Given], limit: int) -> _Given:
+        """Do what may be interrupted, again where that may help; who was never there is not waited for."""
+        attempt = 1
+        while True:
+            try:
+                return action()
+            except faults.Interrupted as error:
+                if attempt >= limit or (isinstance(error, faults.Absent) and not self._origin):
+                    raise
+                self.pause(attempt, error.problems[0].message)
+                attempt += 1
+
+    def _read_manifest(self, name: str) -> tuple[requests.Response, bytes]:
+        """Read a manifest's bytes, anew where they break off; never more than one above the limit."""
+        accepted = {"Accept": ", ".join(MANIFEST_TYPES)}
+
+        def read() -> tuple[requests.Response, bytes]:
+            reply = self.request("GET", f"manifests/{name}", headers=accepted, stream=True)
+            try:
+                with reply:
+                    return reply, reply.raw.read(MANIFEST_LIMIT + 1, decode_content=True)
+            except urllib3.exceptions.HTTPError as error:
+                cut = requests.ConnectionError(error)
+                raise faults.unreachable(cut, reply.url, str(self.reference)) from error
+
+        return self._patiently(read, self.attempts)
 
     def _where(self, name: str) -> str:
         return f"{self.reference.name}{'@' if name.startswith('sha256:') else ':'}{name}"
@@ -232,12 +271,16 @@ class Client:
             if self.reference.is_loopback:
                 # Plain first: many servers never answer a TLS greeting that they do not understand.
                 schemes = ("http", "https")
+            earlier: requests.RequestException | None = None
             for scheme in schemes:
                 try:
                     reply = self._exchange(Message(method="GET", url=f"{scheme}://{host}/v2/"))
                 except requests.RequestException as error:
                     if scheme == schemes[-1] or faults.is_refused(error):
-                        raise faults.unreachable(error, f"{scheme}://{host}/", str(self.reference)) from error
+                        # A server without TLS was asked the right way before: why that broke counts.
+                        cause = earlier if earlier and faults.is_plain(error) else error
+                        raise faults.unreachable(cause, f"{scheme}://{host}/", str(self.reference)) from error
+                    earlier = error
                     continue
                 if reply.status_code in faults.PASSING or reply.status_code in {200, 401, 403}:
                     self._origin = f"{scheme}://{host}"
@@ -274,6 +317,7 @@ class Client:
     def _exchange(self, message: Message) -> requests.Response:
         """Do one exchange, without redirects, sign-in or second try."""
         host = urlsplit(message.url).netloc
+        trust, verify = self._trust(host)
         return self._options.session.request(
             message.method,
             message.url,
@@ -283,19 +327,28 @@ class Client:
             auth=lambda prepared: prepared,
             # No proxy leads to this very host; elsewhere the session's and the environment's hold.
             proxies={"http": "", "https": ""} if is_loopback(host) else None,
-            verify=self._authorities(host),
+            verify=verify,
+            cert=(str(trust.client[0]), str(trust.client[1])) if trust.client else None,
             timeout=(CONNECT_SECONDS, message.reply_seconds),
             allow_redirects=False,
             stream=message.stream,
         )
 
-    def _authorities(self, host: str) -> str | None:
-        """Choose the CA bundle: with each request, for the environment's would outrank the session's."""
-        own = _CERTIFICATES / host / "ca.crt"
-        if own.is_file():
-            return str(own)
-        verify = self._options.session.verify
-        return verify if isinstance(verify, str) else None
+    def _trust(self, host: str) -> tuple[Trust, str | None]:
+        """Choose certificates and CA bundle: with each request, for the environment's would outrank them."""
+        site = self._options.session.verify
+        with self._trusting:
+            if host not in self._trusted:
+                named = self._options.trust.get(host)
+                trust = named or certificates.find(host, certificates.folders(self._options.home))
+                verify = site if isinstance(site, str) else ""
+                if trust.authorities:
+                    joined = certificates.bundle(trust, verify)
+                    weakref.finalize(self, joined.unlink, missing_ok=True)
+                    verify = str(joined)
+                self._trusted[host] = trust, verify
+            trust, verify = self._trusted[host]
+        return trust, verify or None
 
     def _is_own(self, url: str) -> bool:
         return url.startswith(f"{self._origin}/")

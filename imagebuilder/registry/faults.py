@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import requests
@@ -69,6 +71,10 @@ class Interrupted(RegistryError):
     """The registry was away, overloaded or cut off; trying again later may help."""
 
 
+class Absent(Interrupted):
+    """Nothing is there under that name and port: worth waiting for only if something was there before."""
+
+
 def refused(reply: requests.Response, action: str, reference: Reference) -> RegistryError:
     """Explain a reply that is a refusal.
 
@@ -112,11 +118,11 @@ def unreachable(error: requests.RequestException, url: str, where: str) -> Regis
             f"{host} does not answer in time", where=where, hint="check the network; push again"
         )
     if is_refused(error):
-        return Interrupted(
+        return Absent(
             f"nothing listens at {host}", where=where, hint="check the port, and that the registry runs"
         )
     if "resolve" in text or "Name or service" in text:
-        return Interrupted(f"there is no host {host}", where=where, hint="check the spelling, and DNS")
+        return Absent(f"there is no host {host}", where=where, hint="check the spelling, and DNS")
     return Interrupted(
         f"the connection to {host} broke ({type(error).__name__})",
         where=where,
@@ -136,7 +142,7 @@ def _lasting(text: str, host: str, where: str) -> RegistryError:
     return RegistryError(
         f"{host} does not speak TLS",
         where=where,
-        hint="if it is a registry of plain HTTP and you trust the network, say --insecure",
+        hint="if it is a registry of plain HTTP and you trust the network, say --plain-http",
     )
 
 
@@ -146,15 +152,25 @@ def is_lasting(error: requests.RequestException) -> bool:
     return isinstance(error, requests.exceptions.SSLError) and any(word in str(error) for word in lasting)
 
 
+def is_plain(error: requests.RequestException) -> bool:
+    """Whether the server answers to TLS with something else."""
+    return isinstance(error, requests.exceptions.SSLError) and any(word in str(error) for word in _PLAIN)
+
+
 def is_refused(error: requests.RequestException) -> bool:
     """Whether nothing listens at the port."""
     return "Connection refused" in str(error)
 
 
 def retry_after(reply: requests.Response) -> float:
-    """Read how many seconds the registry asks to wait; 0 when it does not say so in seconds."""
+    """Read how many seconds the registry asks to wait; 0 when it does not say (RFC 9110 section 10.2.3)."""
     value = reply.headers.get("Retry-After", "")
-    return float(value) if value.isascii() and value.isdigit() else 0.0
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
+    except ValueError:
+        return 0.0
 
 
 def _first_error(reply: requests.Response) -> tuple[str, str]:

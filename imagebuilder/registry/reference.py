@@ -11,13 +11,13 @@ import re
 from dataclasses import dataclass
 
 from imagebuilder.errors import InputError
+from imagebuilder.tags import TAG
 from imagebuilder.yamlfile import printable
 
 _DOMAIN = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?:{_DOMAIN}(?:\.{_DOMAIN})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?")
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _PATH = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_PATH = 255
 _LARGEST_PORT = 65535
@@ -98,7 +98,7 @@ def check_tag(tag: str, *, where: str = "") -> str:
         InputError: no registry would take it.
 
     """
-    if not _TAG.fullmatch(tag):
+    if not TAG.fullmatch(tag):
         raise InputError(
             f"`{printable(tag)}` is not a tag",
             where=printable(where),

@@ -44,7 +44,7 @@ def image(store: Store, tmp_path: Path) -> ImageRecord:
             workdir="/",
             ports=(),
         ),
-        tag="test",
+        tags=("test",),
         lock_checksum="0" * 64,
     )
     return oci.write_image(plan, [splice([wheel], store), build_files_layer(FILES, store)], store)

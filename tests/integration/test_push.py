@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
+import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import requests
 
 from imagebuilder.errors import RegistryError
-from imagebuilder.process import run
+from imagebuilder.leaks import marks, scan
+from imagebuilder.process import Result, run
 from imagebuilder.registry import Client, Options, parse, push
+from imagebuilder.registry.certificates import Trust
 from imagebuilder.registry.credentials import ANONYMOUS, Credentials
+from imagebuilder.site import detect
 from imagebuilder.store import ImageRecord, Store
+from tests.integration.conftest import Built
 from tests.support import token_server
 from tests.support.images import noise, put_image
+from tests.support.planted import Maker
 from tests.support.servers import PASSWORD, USER, RegistryServer, registry_server
+from tests.unit.samples import RECIPES
 
 
 @pytest.fixture
@@ -59,7 +68,8 @@ def test_a_second_push_sends_no_blob(registry: str, images: Store, image: ImageR
 def test_only_the_changed_layer_travels(registry: str, images: Store, image: ImageRecord) -> None:
     push(image, images, f"{registry}/push/change:x")
     changed = put_image(images, [{"a": noise(1, 3_000_000)}, {"b": noise(3, 500_000)}], label="two")
-    result = push(changed, images, f"{registry}/push/change:x")
+    result = push(changed, images, f"{registry}/push/change:x", move=True)
+    assert result.moved == (("x", image.manifest),)
     config = images.blob(changed.config).stat().st_size
     assert result.pushed_bytes == changed.layers[1].record.size + config
     assert Client(parse(f"{registry}/push/change"), Options()).head_manifest("x") == changed.manifest
@@ -131,6 +141,36 @@ def test_a_wrong_password(
         push(image, images, f"{secure_registry.host}/push/secure:x", options=trusting(secure_registry))
 
 
+@pytest.mark.parametrize("way", ["certs.d", "site"])
+def test_client_certificates(
+    images: Store, image: ImageRecord, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    server = RegistryServer(folder, secure=True, clients=True)
+    assert server.ca
+    server.start()
+    try:
+        alice = Credentials(user=USER, password=PASSWORD)
+        target = f"{server.host}/push/clients:x"
+        with pytest.raises(RegistryError):
+            push(image, images, target, options=replace(trusting(server), credentials=alice, attempts=1))
+        if way == "certs.d":
+            place = tmp_path / "home" / ".docker" / "certs.d" / server.host
+            place.mkdir(parents=True)
+            shutil.copy(server.ca, place / "ca.crt")
+            shutil.copy(folder / "client.crt", place / "client.cert")
+            shutil.copy(folder / "client.key", place / "client.key")
+            options = Options(home=tmp_path / "home", credentials=alice)
+        else:
+            trust = Trust(authorities=(server.ca,), client=(folder / "client.crt", folder / "client.key"))
+            options = Options(trust={server.host: trust}, home=tmp_path, credentials=alice)
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/etc/ssl/certs/ca-certificates.crt")
+        assert push(image, images, target, options=options).pushed_blobs == 3
+    finally:
+        server.stop()
+
+
 def test_tokens(images: Store, image: ImageRecord, tmp_path: Path) -> None:
     alice = Options(credentials=Credentials(user=USER, password=PASSWORD))
     with token_server.serve(tmp_path) as tokens:
@@ -184,3 +224,50 @@ def test_the_registry_is_killed_in_the_middle_and_comes_back(tmp_path: Path, ima
             f"docker://{server.host}/push/killed:x",
             f"oci:{tmp_path}/copy:x",
         )
+
+
+def imagebuilder(*words: str | Path) -> Result:
+    """Run the command line: exit code, and what it says."""
+    program = Path(sys.executable).parent / "imagebuilder"
+    return run([program, *words], timeout=300, check=False)
+
+
+def test_the_command_line_refuses_says_why_and_records_what_is_waived(
+    registry: str, images: Store, tmp_path: Path
+) -> None:
+    secret = Maker(3, tmp_path).all()
+    files = {item.path: item.text for item in (secret[".netrc"], secret["OpenSSH key"])}
+    put_image(images, [files, {"root/.wh..netrc": b""}], name="leaky")
+    target = f"{registry}/push/leaky:x"
+    words = ("push", "leaky", target, "--store", images.root, "--json", "--progress", "lines")
+    refused = imagebuilder(*words)
+    assert refused.code == 10
+    for part in ("there is no smoke test", "root/.netrc:", "root/.ssh/id_ed25519:", "--allow-baked-keys"):
+        assert part in refused.stderr
+    assert secret[".netrc"].secret.decode() not in refused.stdout + refused.stderr
+    assert not Client(parse(f"{registry}/push/leaky"), Options()).head_manifest("x")
+    pushed = imagebuilder(*words, "--untested", "--allow-secrets", "--allow-baked-keys")
+    assert pushed.code == 0, pushed.stderr
+    record = json.loads(pushed.stdout)
+    flags = [item["flag"] for item in record["waivers"]]
+    assert flags == ["--untested", "--allow-secrets", "--allow-baked-keys"]
+    assert pushed.stderr.count("warning: --") == 3
+    # Another image under the same tag: refused, with nothing sent, unless it is asked for.
+    put_image(images, [{"other": b"1"}], name="leaky")
+    still = imagebuilder(*words, "--untested")
+    assert (still.code, "stands for another image" in still.stderr) == (10, True)
+    moved = imagebuilder(*words, "--untested", "--move")
+    assert [tag for tag, _ in json.loads(moved.stdout)["moved"]] == ["x", "tag1", "0" * 12]
+
+
+@pytest.mark.parametrize("name", ["cpu-mpi", "cuda12-torch"])
+def test_shipped_images_hold_no_secret(name: str, built: Built, store: Store) -> None:
+    built(RECIPES / f"{name}.yaml")
+    image = store.image(name)
+    assert image
+    found = scan(image, store, marks(detect(), Path("/home/builder"), store.root))
+    assert [f"{title}: {finding}" for title, finding in found.findings] == []
+    assert found.files > 10_000
+    assert found.bytes == sum(layer.record.unpacked for layer in image.layers)
+    again = scan(image, store, marks(detect(), Path("/home/builder"), store.root))
+    assert (again.read, again.files, again.bytes) == (0, found.files, found.bytes)

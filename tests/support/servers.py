@@ -34,8 +34,22 @@ class RegistryServer:
     """
 
     def __init__(
-        self, folder: Path, *, secure: bool = False, extra: Mapping[str, object] | None = None
+        self,
+        folder: Path,
+        *,
+        secure: bool = False,
+        clients: bool = False,
+        extra: Mapping[str, object] | None = None,
     ) -> None:
+        """Write its settings.
+
+        Args:
+            folder: where all of it goes.
+            secure: speak TLS with an authority of its own, and ask for a password.
+            clients: ask for a client certificate of that authority too: `folder/client.crt`, `client.key`.
+            extra: more of its settings.
+
+        """
         self.folder = folder
         self.host = f"127.0.0.1:{free_port()}"
         self.ca = folder / "trust" / "ca.crt" if secure else None
@@ -50,7 +64,13 @@ class RegistryServer:
         if secure:
             make_certificate(folder)
             (folder / "htpasswd").write_text(HTPASSWD)
-            http["tls"] = {"certificate": str(folder / "server.crt"), "key": str(folder / "server.key")}
+            tls: dict[str, object] = {
+                "certificate": str(folder / "server.crt"),
+                "key": str(folder / "server.key"),
+            }
+            if clients:
+                tls["clientcas"] = [str(folder / "trust" / "ca.crt")]
+            http["tls"] = tls
             config["auth"] = {"htpasswd": {"realm": "test", "path": str(folder / "htpasswd")}}
         (folder / "config.yml").write_text(json.dumps(config))
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,9 +97,11 @@ class RegistryServer:
     def _answers(self) -> bool:
         try:
             verify = str(self.ca) if self.ca else True
-            return requests.get(f"{self.url}/v2/", timeout=5, verify=verify).status_code in {200, 401}
+            own = (str(self.folder / "client.crt"), str(self.folder / "client.key")) if self.ca else None
+            reply = requests.get(f"{self.url}/v2/", timeout=5, verify=verify, cert=own)
         except requests.RequestException:
             return False
+        return reply.status_code in {200, 401}
 
 
 @contextmanager
@@ -129,18 +151,23 @@ def podman(folder: Path) -> Iterator[str]:
 
 
 def make_certificate(folder: Path) -> None:
-    """Make an authority of the test's own, and a certificate of 127.0.0.1 signed by it."""
+    """Make an authority of the test's own, and certificates signed by it: of 127.0.0.1, and of a client."""
     trust = folder / "trust"  # alone: what skopeo takes for a folder of authorities may hold nothing else
     trust.mkdir()
     new = ("openssl", "req", "-newkey", "rsa:2048", "-nodes", "-days", "2")
     authority = ("-x509", "-subj", "/CN=test authority", "-addext", "basicConstraints=critical,CA:TRUE")
     run([*new, *authority, "-keyout", folder / "ca.key", "-out", trust / "ca.crt"], timeout=60)
-    files = ("-keyout", folder / "server.key", "-out", folder / "server.csr")
-    run([*new, "-subj", "/CN=127.0.0.1", *files], timeout=60)
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
     signing = ("-CA", trust / "ca.crt", "-CAkey", folder / "ca.key", "-CAcreateserial", "-days", "2")
-    files = ("-in", folder / "server.csr", "-out", folder / "server.crt")
-    run(["openssl", "x509", "-req", *signing, *files, "-extfile", folder / "names"], timeout=60)
+    extensions = {
+        "server": "subjectAltName=IP:127.0.0.1,DNS:localhost\n",
+        "client": "extendedKeyUsage=clientAuth\n",
+    }
+    for name, text in extensions.items():
+        files = ("-keyout", folder / f"{name}.key", "-out", folder / f"{name}.csr")
+        run([*new, "-subj", f"/CN={name}", *files], timeout=60)
+        (folder / "names").write_text(text)
+        files = ("-in", folder / f"{name}.csr", "-out", folder / f"{name}.crt")
+        run(["openssl", "x509", "-req", *signing, *files, "-extfile", folder / "names"], timeout=60)
 
 
 def free_port() -> int:

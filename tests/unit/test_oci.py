@@ -32,7 +32,7 @@ PLAN = Plan(
         workdir="/root",
         ports=(22,),
     ),
-    tag="torch2-py3.13",
+    tags=("torch2-py3.13",),
     lock_checksum="c" * 64,
 )
 

@@ -3,6 +3,7 @@ from imagebuilder.plan import Entry, FilesLayer, OsLayer, WheelLayer
 from tests.unit import samples
 
 MEGABYTE = 1_000_000
+PREFIX = "org.opencontainers.image."
 
 
 def wheel_layers(plan: plans.Plan) -> list[WheelLayer]:
@@ -60,9 +61,9 @@ def test_the_key_of_a_wheel_layer_does_not_depend_on_who_asked_for_it() -> None:
 
 
 def test_the_tag_says_what_is_inside() -> None:
-    assert plans.tag(samples.lock()) == "torch2.10.0-cu12.8-py3.13-trixie"
-    assert plans.tag(samples.lock(pins={"openmpi": "5.0.7"})) == "openmpi5.0.7-py3.13-trixie"
-    assert plans.tag(samples.lock(pins={"torch": "2.13.0+cpu"})) == "torch2.13.0-py3.13-trixie"
+    assert plans.version(samples.lock()) == "torch2.10.0-cu12.8-py3.13-trixie"
+    assert plans.version(samples.lock(pins={"openmpi": "5.0.7"})) == "openmpi5.0.7-py3.13-trixie"
+    assert plans.version(samples.lock(pins={"torch": "2.13.0+cpu"})) == "torch2.13.0-py3.13-trixie"
 
 
 def test_the_config_carries_every_pin_and_the_nvidia_variables() -> None:
@@ -74,6 +75,27 @@ def test_the_config_carries_every_pin_and_the_nvidia_variables() -> None:
     assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert env["NCCL_DEBUG"] == "WARN"
     assert env["PATH"].startswith("/opt/venv/bin:")
+
+
+def test_the_labels_of_the_specification_are_there() -> None:
+    def labels(**changes: object) -> dict[str, str]:
+        found = dict(plans.plan(samples.recipe(**changes), samples.lock(), ()).config.labels)
+        return {name: text for name, text in found.items() if name.startswith(PREFIX)}
+
+    made = {
+        f"{PREFIX}title": "sample",
+        f"{PREFIX}version": "torch2.10.0-cu12.8-py3.13-trixie",
+        f"{PREFIX}created": "1970-01-01T00:00:00Z",
+        f"{PREFIX}base.name": "debian:trixie",
+    }
+    assert labels() == made
+    about = {
+        **{name: name for name in ("title", "description", "version", "revision", "vendor", "authors")},
+        **{name: f"https://example.org/{name}" for name in ("source", "documentation", "url")},
+        "licenses": "apache-2.0 and mit",
+    }
+    said = {**about, "licenses": "Apache-2.0 AND MIT"}
+    assert labels(about=about) == {**made, **{f"{PREFIX}{name}": text for name, text in said.items()}}
 
 
 def test_another_user_than_root_gets_group_zero_and_the_recipes_port() -> None:

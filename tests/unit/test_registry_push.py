@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import requests
 
 from imagebuilder.errors import GateError, InputError, RegistryError, StoreError
-from imagebuilder.registry import Client, Options, parse, push, require_proof
+from imagebuilder.registry import Client, Options, faults, parse, push, require_proof
 from imagebuilder.registry.credentials import ANONYMOUS, Credentials
 from imagebuilder.store import ImageRecord, Store
 from tests.support.fake_registry import FakeRegistry, Handler, serve
@@ -320,6 +321,133 @@ def test_a_blob_with_a_flipped_bit(registry: FakeRegistry, store: Store, image: 
 def test_a_push_needs_a_tag(store: Store, image: ImageRecord, reference: str) -> None:
     with pytest.raises(InputError):
         push(image, store, reference, options=options())
+
+
+def test_a_tag_that_stands_for_another_image_stays(
+    registry: FakeRegistry, store: Store, image: ImageRecord
+) -> None:
+    push(image, store, f"{registry.host}/torch:cu12", ["latest"], options=options())
+    other = put_image(store, [{"c": b"other"}])
+    before, sent = dict(registry.manifests), registry.received
+    with pytest.raises(GateError, match="the tag cu12 stands for another image") as caught:
+        push(other, store, f"{registry.host}/torch:cu12", ["latest", "new"], options=options())
+    assert [problem.where for problem in caught.value.problems] == [
+        f"{registry.host}/torch:{tag}" for tag in ("cu12", "latest")
+    ]
+    assert all("--move" in problem.hint for problem in caught.value.problems)
+    assert (registry.manifests, registry.received) == (before, sent)
+    moved = push(other, store, f"{registry.host}/torch:cu12", ["latest", "new"], options=options(), move=True)
+    assert moved.moved == (("cu12", image.manifest), ("latest", image.manifest))
+    assert registry.manifests["torch", "latest"] == registry.manifests["torch", other.manifest]
+
+
+def test_a_tag_that_somebody_else_sets_meanwhile_is_not_moved(
+    registry: FakeRegistry, store: Store, image: ImageRecord
+) -> None:
+    other = put_image(store, [{"c": b"other"}])
+    push(other, store, f"{registry.host}/torch:other", options=options())
+
+    def set_meanwhile(handler: Handler) -> bool:
+        if handler.command == "PUT" and image.manifest in handler.path:
+            registry.manifests["torch", "x"] = registry.manifests["torch", "other"]
+        return False
+
+    registry.interfere = set_meanwhile
+    with pytest.raises(GateError, match="stands for another image"):
+        push(image, store, f"{registry.host}/torch:x", options=options())
+    assert registry.manifests["torch", "x"] == registry.manifests["torch", "other"]
+
+
+def test_after_a_failure_a_layer_travels_in_pieces(
+    registry: FakeRegistry, store: Store, image: ImageRecord
+) -> None:
+    limit = 65_536
+
+    def refuse_large(handler: Handler) -> bool:
+        if handler.command != "PATCH" or int(handler.headers["Content-Length"]) <= limit:
+            return False
+        handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler.reply(413)
+        return True
+
+    registry.interfere = refuse_large
+    result = push(image, store, f"{registry.host}/torch:x", options=replace(options(), chunk=limit))
+    assert registry.manifests["torch", "x"]
+    assert registry.received == result.pushed_bytes
+    assert result.resent_bytes > 0
+    assert registry.count("PATCH", "/uploads/") > 4
+
+
+def test_a_manifest_that_breaks_off_is_read_again(
+    registry: FakeRegistry, store: Store, image: ImageRecord
+) -> None:
+    push(image, store, f"{registry.host}/torch:x", options=options())
+    broken: list[str] = []
+
+    def break_off(handler: Handler) -> bool:
+        if handler.command != "GET" or "/manifests/" not in handler.path or broken:
+            return False
+        broken.append(handler.path)
+        data = registry.manifests["torch", "x"][1]
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data[:100])
+        handler.close_connection = True
+        return True
+
+    registry.interfere = break_off
+    assert Client(parse(f"{registry.host}/torch"), options()).get_manifest("x").digest == image.manifest
+    assert broken
+
+
+def test_a_token_server_that_is_overloaded_is_asked_again(
+    registry: FakeRegistry, store: Store, image: ImageRecord
+) -> None:
+    registry.auth = "bearer"
+    refused: list[str] = []
+
+    def overloaded(handler: Handler) -> bool:
+        if not handler.path.startswith("/token") or len(refused) > 1:
+            return False
+        refused.append(handler.path)
+        handler.reply(503)
+        return True
+
+    registry.interfere = overloaded
+    result = push(image, store, f"{registry.host}/torch:x", options=options(ALICE))
+    assert (len(refused), result.retries) == (2, 2)
+
+
+def test_a_registry_that_breaks_at_the_first_greeting_is_asked_again(
+    registry: FakeRegistry, store: Store, image: ImageRecord
+) -> None:
+    broken: list[str] = []
+
+    def break_off(handler: Handler) -> bool:
+        handler.close_connection = handler.path == "/v2/" and len(broken) < 2
+        broken.append(handler.path)
+        return handler.close_connection
+
+    registry.interfere = break_off
+    assert push(image, store, f"{registry.host}/torch:x", options=options()).retries > 0
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [
+        ("7", 7, 7),
+        ("", 0, 0),
+        ("soon", 0, 0),
+        ("-3", 0, 0),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0, 0),
+        ("Fri, 01 Jan 2100 00:00:00 GMT", 10**7, 10**10),
+    ],
+)
+def test_how_long_a_registry_asks_to_wait(value: str, low: float, high: float) -> None:
+    reply = requests.Response()
+    reply.headers["Retry-After"] = value
+    assert low <= faults.retry_after(reply) <= high
 
 
 def test_no_push_without_proof(store: Store, image: ImageRecord) -> None:

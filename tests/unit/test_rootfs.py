@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagebuilder import plan
+from imagebuilder.about import About
 from imagebuilder.plan import Entry
 from imagebuilder.recipe import Recipe, Ssh
 from imagebuilder.rootfs import image_files, sshd_quoted, state_folder
@@ -23,6 +24,7 @@ def files(user: str = "root", port: int = 22, env: dict[str, str] | None = None)
         pins={"openmpi": "5.0.7"},
         env=env or {},
         labels={},
+        about=About(),
         ssh=Ssh(user=user, port=port),
     )
     return {entry.path: entry for entry in image_files(recipe, plan.environment(recipe))}

@@ -5,7 +5,7 @@ import pytest
 from imagebuilder import hostconfig
 from imagebuilder.errors import InputError
 from imagebuilder.hostconfig import AptSettings, IndexSettings
-from imagebuilder.site import Site, detect, redact
+from imagebuilder.site import RegistrySite, Site, detect, redact
 
 
 @pytest.fixture(autouse=True)
@@ -157,3 +157,37 @@ def test_tools_get_proxies_ca_and_index_by_variables(tmp_path: Path) -> None:
 def test_uv_keeps_reading_its_own_settings() -> None:
     env = Site(index="https://i.example/simple", native_index=True).environment()
     assert not any(name.startswith("UV_") for name in env)
+
+
+def test_settings_of_single_registries(tmp_path: Path) -> None:
+    for name in ("ca.pem", "client.pem", "client.key"):
+        (tmp_path / name).write_text(name)
+    text = """
+registries:
+  registry.example:5000: {ca: ca.pem, client_cert: client.pem, client_key: client.key}
+  lab.example: {plain_http: true}
+"""
+    found = dict(detect(site_file(tmp_path, text)).registries)
+    assert found == {
+        "registry.example:5000": RegistrySite(
+            ca=tmp_path / "ca.pem", client=(tmp_path / "client.pem", tmp_path / "client.key")
+        ),
+        "lab.example": RegistrySite(plain_http=True),
+    }
+
+
+def test_what_is_wrong_with_a_registrys_settings_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "client.pem").write_text("")
+    text = """registries:
+  a.example: {ca: none.pem, client_cert: client.pem}
+  b.example: {client_key: no.key}
+"""
+    with pytest.raises(InputError) as caught:
+        detect(site_file(tmp_path, text))
+    wheres = [problem.where.rpartition("site.yaml")[2] for problem in caught.value.problems]
+    assert wheres == [
+        ":2: registries.a.example.ca",
+        ":2: registries.a.example",
+        ":3: registries.b.example.client_key",
+        ":3: registries.b.example",
+    ]

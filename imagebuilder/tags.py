@@ -1,0 +1,66 @@
+"""Templates of tags: `torch{torch}-cu{cuda:2}`, filled from the versions of a lock. Pure.
+
+`{name}` is a locked version; `{name:2}` its first two parts, so that 12.8.90 gives `12.8`. What a registry
+takes for a tag is in the OCI distribution specification, "Pulling manifests".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from imagebuilder.yamlfile import Invalid, nearest, printable
+
+TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+# Besides the pins: what every recipe has.
+FIELDS = frozenset({"name", "python", "suite", "lock"})
+# How many digits of the lock's checksum stand for it.
+LOCK_DIGITS = 12
+
+_FIELD = re.compile(r"\{([a-z][a-z0-9_-]*)(?::([1-9]))?\}")
+
+
+def check(template: str) -> str:
+    """Return a template.
+
+    Raises:
+        Invalid: it is not one, or no registry would take what comes of it.
+
+    """
+    sample = _FIELD.sub("0", template)
+    if "{" in sample or "}" in sample:
+        raise Invalid(
+            f"`{printable(template)}` is not a template of a tag",
+            "write a field as {torch}, or {cuda:2} for the first two parts of its version",
+        )
+    if not TAG.fullmatch(sample):
+        raise Invalid(
+            f"`{printable(template)}` does not make a tag",
+            "at most 128 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`",
+        )
+    return template
+
+
+def unknown(template: str, known: frozenset[str]) -> tuple[str, str] | None:
+    """Find the first field that nothing fills: a message and a hint; None where all are known."""
+    for name, _ in _FIELD.findall(template):
+        if name not in known:
+            hint = nearest(name, known) or f"fields: {', '.join(sorted(known))}"
+            return f"`{{{name}}}` is neither pinned here nor a field of every recipe", hint
+    return None
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """Make a tag: versions without their local part, and of those with a number behind the name, the head.
+
+    >>> fill("torch{torch}-cu{cuda:2}", {"torch": "2.10.0+cu128", "cuda": "12.8.90"})
+    'torch2.10.0-cu12.8'
+    """
+
+    def value(found: re.Match[str]) -> str:
+        text = values[found[1]].partition("+")[0]
+        shown = ".".join(text.split(".")[: int(found[2])]) if found[2] else text
+        # What a version may hold and a tag may not: an epoch's `:` or `!`, Debian's `~`.
+        return re.sub(r"[^A-Za-z0-9._-]", "-", shown)
+
+    return _FIELD.sub(value, template)
