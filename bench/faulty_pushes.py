@@ -16,10 +16,10 @@ from tests.support.faulty_pushes import run_pushes
 _CAPTION = """\
 # Pushes through a proxy that breaks things
 
-Made by `python -m bench.faulty_pushes` (`make soak`): a registry with TLS and a password, killed and started again in
-every eighth push. After each push every blob is read back from the registry itself, by its digest, and skopeo is
-asked too. The proxy strikes more than one request in five. Docker's own registry drops an upload of which a piece
-was cut, or a reply was lost: that is where bytes travel twice.
+Made by `python -m bench.faulty_pushes` (`make soak`): a registry with TLS and a password, killed and
+started again in every eighth push. After each push every blob is read back from the registry itself, by its
+digest, and skopeo is asked too. The proxy strikes more than one request in five. Docker's own registry drops
+an upload of which a piece was cut, or a reply was lost: that is where bytes travel twice.
 """
 
 
