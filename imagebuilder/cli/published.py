@@ -48,9 +48,9 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show what an image is: pins, layers, the verdict of its smoke test, and what is attached to it."""
-    from imagebuilder import registry
     from imagebuilder.attest import inspection
     from imagebuilder.attest.published import open_image
+    from imagebuilder.registry import parse
     from imagebuilder.site import detect
     from imagebuilder.workflow import built_image
 
@@ -66,7 +66,8 @@ def inspect(
             hint="an image of a registry is named as in registry.example/team/name:TAG",
         )
     else:
-        options = registry_options(detect(site), registry.parse(target).host, plain_http=plain_http)
+        host = parse(target).host
+        options = registry_options(detect(site), host, plain_http=plain_http)
         found = inspection.from_registry(open_image(target, options))
     if as_json:
         out_json(dataclasses.asdict(found))
@@ -95,16 +96,16 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check a published image: signature, provenance, bills of materials, report, and that all agree."""
-    from imagebuilder import registry
     from imagebuilder.attest import published, signing_keys, source, verification
     from imagebuilder.errors import TestFailure
+    from imagebuilder.registry import parse
     from imagebuilder.site import detect
 
     check_progress(progress)
     where, surroundings = open_store(store), detect(site)
     public = signing_keys.load_public(key) if key else None
     own = source.of_recipe(recipe) if recipe else None
-    options = registry_options(surroundings, registry.parse(target).host, plain_http=plain_http)
+    options = registry_options(surroundings, parse(target).host, plain_http=plain_http)
     client = published.open_image(target, options)
     question = verification.Question(
         published=published.read(client, public), keyed=public is not None, own=own, store=where

@@ -28,7 +28,6 @@ from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
     from imagebuilder.attest.bundle import Document
-    from imagebuilder.attest.publish import Attached
     from imagebuilder.gates import Waiver
     from imagebuilder.progress import Progress
     from imagebuilder.registry import PushResult
@@ -94,57 +93,48 @@ def push(
         )
     target = registry.parse(repository)
     surroundings = detect(site)
-    options = registry_options(surroundings, target.host, plain_http=plain_http)
-    key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
-    attached: list[Attached] = []
     waived = {
         "recipe": out_of_step,
         "smoke-test": untested,
         "secrets": allow_secrets,
         "baked-keys": allow_baked_keys,
     }
+    key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
+    attached: list[publish.Attached] = []
     with shown(progress, sys.stderr) as live:
         allowed = [name for name, is_waived in waived.items() if is_waived]
         waivers = _pass_gates(image, found, where, surroundings, allowed, live)
-
-        def attach_all() -> None:
-            made = _documents(image, found, where, waivers) if attach else ()
-            attached.append(
-                publish.attach(bundle.subject_of(found, where), made, repository, options=options, key=key)
-            )
-
+        documents = _documents(image, found, where, waivers) if attach else ()
+        subject = bundle.subject_of(found, where)
         live.begin("push", f"{found.name} to {repository}", "pushing", found.size)
         result = registry.push(
             found,
             where,
             repository,
             (*(found.tags or (found.tag, found.lock[:12])), *(tags or ())),
-            options=options,
+            options=registry_options(surroundings, target.host, plain_http=plain_http),
             move=move,
-            before=attach_all,
+            attach=lambda client: attached.append(publish.attach(client, subject, documents, key)),
             advance=lambda count: live.advance("push", count),
         )
         live.end("push", f"{found.name} to {repository}", "done", result.pushed_bytes)
     for waiver in waivers:
         err(f"warning: {waiver.flag}: {waiver.reason}")
     if as_json:
-        told = [dataclasses.asdict(item) for item in waivers]
-        out_json({**dataclasses.asdict(result), **dataclasses.asdict(attached[0]), "waivers": told})
+        told = {"waivers": [dataclasses.asdict(item) for item in waivers]}
+        out_json({**dataclasses.asdict(result), **dataclasses.asdict(attached[0]), **told})
         return
-    _show(result, attached[0], signed=key is not None)
+    _show(result, documents, None if key is None else attached[0].signed)
 
 
 def _documents(
     target: str, image: ImageRecord, store: Store, waivers: tuple[Waiver, ...]
 ) -> tuple[Document, ...]:
-    """Make what goes with an image; the provenance tells which gates were waived."""
-    from imagebuilder.attest import bundle
-    from imagebuilder.attest import source as sources
+    """Write what goes with an image; what was waived stands in its provenance."""
+    from imagebuilder.attest import bundle, source
 
-    source = sources.find(target, image, store)
-    return bundle.documents(
-        image, store, source, tuple(waiver.gate for waiver in waivers), bundle.claimed_time()
-    )
+    told = tuple(f"{waiver.gate}: {waiver.reason}" for waiver in waivers)
+    return bundle.documents(image, store, source.find(target, image, store), told, bundle.claimed_time())
 
 
 def _pass_gates(
@@ -171,7 +161,8 @@ def _pass_gates(
     )
 
 
-def _show(result: PushResult, attached: Attached, *, signed: bool) -> None:
+def _show(result: PushResult, documents: tuple[Document, ...], signed: int | None) -> None:
+    """Tell people what a push did; `signed` counts new signatures, None is without a key."""
     from imagebuilder.progress import human
 
     out(f"pushed  {result.reference}")
@@ -182,8 +173,8 @@ def _show(result: PushResult, attached: Attached, *, signed: bool) -> None:
         f"        {human(result.pushed_bytes)} in {result.pushed_blobs} blobs travelled, "
         f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
     )
-    if attached.artefacts:
-        out(f"with    {', '.join(kind for kind, _ in attached.artefacts)}")
-    if signed:
-        out(f"signed  {attached.signed} new signatures")
-    out(f"next:   imagebuilder verify {result.reference}" + (" --key FILE.pub" if signed else ""))
+    if documents:
+        out(f"with    {', '.join(document.kind.name for document in documents)}")
+    if signed is not None:
+        out(f"signed  {signed} new signatures")
+    out(f"next:   imagebuilder verify {result.reference}" + ("" if signed is None else " --key FILE.pub"))

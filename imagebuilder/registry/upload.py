@@ -67,7 +67,7 @@ def push(
     *,
     options: Options | None = None,
     move: bool = False,
-    before: Callable[[], object] = lambda: None,
+    attach: Callable[[Client], object] | None = None,
     advance: Advance = no_advance,
 ) -> PushResult:
     """Push an image of the store.
@@ -79,8 +79,7 @@ def push(
         tags: to give it there, besides the one in the reference.
         options: how to reach the registry.
         move: let a tag that stands for another image stand for this one.
-        before: called when all layers are there and nothing refers to them yet: what goes with the image is
-            there before a tag stands for it.
+        attach: called when the image is there, and before any tag stands for it.
         advance: told the bytes done, of `image.size` in all; bytes that need not travel count at once.
 
     Raises:
@@ -114,8 +113,10 @@ def push(
         uploads = [Upload(client, blob, elsewhere.get(blob.digest, ""), advance) for blob in blobs]
         fates = _push_blobs(client, uploads)
         sources.remember(store, target, [blob.digest for blob in blobs])
-        before()
-        _push_manifest(client, image.manifest, manifest, names, move=move)
+        _push_manifest(client, image.manifest, manifest)
+        if attach is not None:
+            attach(client)
+        _set_tags(client, image.manifest, manifest, names, move=move)
     advance(len(manifest))
     stayed = [blob for blob in blobs if fates[blob.digest] != PUSHED]
     return PushResult(
@@ -195,12 +196,17 @@ def _push_blobs(client: Client, uploads: Sequence[Upload]) -> dict[str, str]:
     return fates
 
 
-def _push_manifest(client: Client, digest: str, data: bytes, tags: Sequence[str], *, move: bool) -> None:
-    """Put the manifest by its digest, see that it is what was sent, and let the tags stand for it."""
+def _push_manifest(client: Client, digest: str, data: bytes) -> None:
+    """Put the manifest by its digest, and see that it is what was sent."""
     headers = {"Content-Type": json.loads(data)["mediaType"]}
     if client.head_manifest(digest) != digest:
         client.request("PUT", f"manifests/{digest}", wanted=(201,), headers=headers, body=data)
     client.get_manifest(digest)
+
+
+def _set_tags(client: Client, digest: str, data: bytes, tags: Sequence[str], *, move: bool) -> None:
+    """Let the tags stand for the manifest."""
+    headers = {"Content-Type": json.loads(data)["mediaType"]}
     for tag in tags:
         there = client.head_manifest(tag)
         if there == digest:

@@ -299,8 +299,8 @@ def test_podman_takes_an_image_with_documents(registry: str, short_folder: Path,
     image, source = put_proven(small)
     repository = f"{registry}/published/small"
     subject = bundle.subject_of(image, small)
-    publish.attach(subject, bundle.documents(image, small, source), repository, options=Options())
-    push(image, small, repository, ["one"])
+    documents = bundle.documents(image, small, source)
+    push(image, small, repository, ["one"], attach=lambda client: publish.attach(client, subject, documents))
     folder = short_folder / "podman"
     storage = ["--root", f"{folder}/root", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
     pull = ["podman", *storage, "pull", "--quiet", "--tls-verify=false", f"{repository}:one"]

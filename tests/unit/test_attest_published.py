@@ -59,7 +59,7 @@ class World:
     def push(self, key: ec.EllipticCurvePrivateKey | None = KEY, waivers: tuple[str, ...] = ()) -> None:
         documents = documents_of(self, waivers)
         subject = bundle.subject_of(self.image, self.store)
-        publish.attach(subject, documents, self.repository, options=OPTIONS, key=key)
+        publish.attach(Client(parse(self.repository), OPTIONS, "pull,push"), subject, documents, key)
         push(self.image, self.store, self.repository, ["latest", "one"], options=OPTIONS)
 
     def verify(self, key: ec.EllipticCurvePrivateKey | None = KEY, own: Source | None = None) -> Verification:
