@@ -80,7 +80,7 @@ def push(
     from imagebuilder.attest import bundle, publish, signing_keys
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
-    from imagebuilder.workflow import last_image
+    from imagebuilder.workflow import labels, last_image
 
     check_progress(progress)
     where = open_store(store)
@@ -114,6 +114,7 @@ def push(
             (*(found.tags or (found.tag, found.lock[:12])), *(tags or ())),
             options=registry_options(surroundings, target.host, plain_http=plain_http),
             move=move,
+            own=(labels(found, where).get("org.opencontainers.image.version", ""), found.lock[:12]),
             attach=lambda client: attached.append(publish.attach(client, subject, documents, key)),
             advance=lambda count: live.advance("push", count),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +67,7 @@ def push(
     *,
     options: Options | None = None,
     move: bool = False,
+    own: Collection[str] = (),
     attach: Callable[[Client], object] | None = None,
     advance: Advance = no_advance,
 ) -> PushResult:
@@ -79,6 +80,7 @@ def push(
         tags: to give it there, besides the one in the reference.
         options: how to reach the registry.
         move: let a tag that stands for another image stand for this one.
+        own: tags that may always do so, for they say nothing but what is inside.
         attach: called when the image is there, and before any tag stands for it.
         advance: told the bytes done, of `image.size` in all; bytes that need not travel count at once.
 
@@ -108,15 +110,16 @@ def push(
         }
         client = Client(target, options or Options(), "pull,push", tuple(sorted(set(elsewhere.values()))))
         standing = _standing(client, image.manifest, names)
-        if standing and not move:
-            raise _immovable(target.name, standing)
+        stuck = {} if move else {tag: there for tag, there in standing.items() if tag not in own}
+        if stuck:
+            raise _immovable(target.name, stuck)
         uploads = [Upload(client, blob, elsewhere.get(blob.digest, ""), advance) for blob in blobs]
         fates = _push_blobs(client, uploads)
         sources.remember(store, target, [blob.digest for blob in blobs])
         _push_manifest(client, image.manifest, manifest)
         if attach is not None:
             attach(client)
-        _set_tags(client, image.manifest, manifest, names, move=move)
+        _set_tags(client, image.manifest, manifest, names, names if move else own)
     advance(len(manifest))
     stayed = [blob for blob in blobs if fates[blob.digest] != PUSHED]
     return PushResult(
@@ -204,14 +207,16 @@ def _push_manifest(client: Client, digest: str, data: bytes) -> None:
     client.get_manifest(digest)
 
 
-def _set_tags(client: Client, digest: str, data: bytes, tags: Sequence[str], *, move: bool) -> None:
+def _set_tags(
+    client: Client, digest: str, data: bytes, tags: Sequence[str], movable: Collection[str]
+) -> None:
     """Let the tags stand for the manifest."""
     headers = {"Content-Type": json.loads(data)["mediaType"]}
     for tag in tags:
         there = client.head_manifest(tag)
         if there == digest:
             continue
-        if there and not move:  # somebody else set it while the layers travelled
+        if there and tag not in movable:  # somebody else set it while the layers travelled
             raise _immovable(client.reference.name, {tag: there})
         client.request("PUT", f"manifests/{tag}", wanted=(201,), headers=headers, body=data)
         if client.head_manifest(tag) != digest:

@@ -341,6 +341,20 @@ def test_a_tag_that_stands_for_another_image_stays(
     assert registry.manifests["torch", "latest"] == registry.manifests["torch", other.manifest]
 
 
+def test_an_image_s_own_tags_follow_it_and_others_stay(
+    registry: FakeRegistry, store: Store, image: ImageRecord
+) -> None:
+    push(image, store, f"{registry.host}/torch:torch2.10", ["cu12"], options=options())
+    other = put_image(store, [{"c": b"other"}])
+    result = push(other, store, f"{registry.host}/torch:torch2.10", options=options(), own=("torch2.10",))
+    assert result.moved == (("torch2.10", image.manifest),)
+    with pytest.raises(GateError, match="the tag cu12") as caught:
+        push(
+            other, store, f"{registry.host}/torch:torch2.10", ["cu12"], options=options(), own=("torch2.10",)
+        )
+    assert len(caught.value.problems) == 1
+
+
 def test_a_tag_that_somebody_else_sets_meanwhile_is_not_moved(
     registry: FakeRegistry, store: Store, image: ImageRecord
 ) -> None:
