@@ -301,7 +301,7 @@ def test_podman_takes_an_image_with_documents(registry: str, short_folder: Path,
     subject = bundle.subject_of(image, small)
     documents = bundle.documents(image, small, source)
     push(image, small, repository, ["one"], attach=lambda client: publish.attach(client, subject, documents))
-    folder = short_folder / "podman"
+    folder = short_folder / "podman-pull"
     storage = ["--root", f"{folder}/root", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
     pull = ["podman", *storage, "pull", "--quiet", "--tls-verify=false", f"{repository}:one"]
     assert run(pull, timeout=120).stdout.strip() == image.config.removeprefix("sha256:")

@@ -20,7 +20,8 @@ PROGRAM = Path(sys.executable).parent / "imagebuilder"
 def smoke_test(recipe: str, report: Path, store: Store, *words: str) -> dict[str, CheckResult]:
     """Run the program; what each check came to, by name."""
     command = (PROGRAM, "smoke-test", ROOT / "recipes" / recipe, "--mode", "cpu", "--store", store.root)
-    process.run((*command, "--report", report, *words), timeout=900, check=False)
+    result = process.run((*command, "--report", report, *words), timeout=900, check=False)
+    assert report.exists(), result.stderr
     return {check.name: check for check in read(report).checks}
 
 
