@@ -51,11 +51,12 @@ bench: $(BIN)/.ready host
 
 # The integration tests again and again, until one fails: what is flaky or leaks shows. Before them what takes
 # long, once: pushes through a proxy that cuts, delays, truncates and refuses at random (their table is
-# bench/faulty-pushes.md), and everything that is broken on purpose (tests/soak).
+# bench/faulty-pushes.md), builds killed and starved (bench/store-faults.md), and everything that is broken on purpose (tests/soak).
 SOAK_ROUNDS ?= 5
 SOAK_PUSHES ?= 200
 soak: $(BIN)/.ready host-tests
 	$(BIN)/python -m bench.faulty_pushes --pushes $(SOAK_PUSHES) --out bench/faulty-pushes.md
+	$(BIN)/python -m bench.store_faults --out bench/store-faults.md
 	$(SERVICES) $(BIN)/pytest tests/soak
 	$(SERVICES) for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
 

@@ -99,8 +99,31 @@ class ImageRecord:
     tags: tuple[str, ...] = ()
 
 
-_LAYER = TypeAdapter(LayerRecord)
+@checked_dataclass(frozen=True, kw_only=True)
+class _KeptLayer:
+    """A layer's record as it is written: with its key, so that it says nothing under another one's name."""
+
+    key: str
+    layer: LayerRecord
+
+
+_LAYER = TypeAdapter(_KeptLayer)
 _IMAGE = TypeAdapter(ImageRecord)
+
+
+class DamagedDownloadError(StoreError):
+    """A download that is no longer what its name says; a build removes it, and fetches it again.
+
+    `name` is what people call it; `sha256` what it was, in hex: its name in the store.
+    """
+
+    def __init__(self, name: str, sha256: str, found: str) -> None:
+        super().__init__(
+            f"is not the locked file: its sha256 is {found}, and not {sha256}",
+            where=name,
+            hint="run: imagebuilder cache verify --remove",
+        )
+        self.name, self.sha256 = name, sha256
 
 
 class BlobWriter:
@@ -172,6 +195,12 @@ class Store:
         path = self.download(sha256)
         return _is_file(path, size) and _touch(path)
 
+    def drop_download(self, sha256: str) -> None:
+        """Remove a download, so that the next build fetches it."""
+        path = self.download(sha256)
+        with explained(path, "removed"):
+            path.unlink(missing_ok=True)
+
     def take_download(self, source: Path, sha256: str) -> None:
         """Put a checked download of another place into this store, as a hard link where that can be."""
         place = self.download(sha256)
@@ -193,7 +222,10 @@ class Store:
                 Path(name).unlink(missing_ok=True)
 
     def put_bytes(self, data: bytes) -> tuple[str, int]:
-        """Store a small blob: its digest and size."""
+        """Store a small blob: its digest and size. Nothing is written when it is there."""
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        if self.has_blob(digest, len(data)):
+            return digest, len(data)
         with self.writer() as writer:
             writer.write(data)
             return writer.commit()
@@ -202,15 +234,15 @@ class Store:
 
     def layer(self, key: str) -> LayerRecord | None:
         """Look up what a layer's key gave; None when it was never made, or its blob is gone or torn."""
-        record = _load(self.layer_path(key), _LAYER)
-        if record is None or not self.has_blob(record.digest, record.size):
+        kept = _load(self.layer_path(key), _LAYER)
+        if kept is None or kept.key != key or not self.has_blob(kept.layer.digest, kept.layer.size):
             return None
-        _touch(self.blob(record.digest))
-        return record
+        _touch(self.blob(kept.layer.digest))
+        return kept.layer
 
     def put_layer(self, key: str, record: LayerRecord) -> None:
         """Remember what a layer's key gave."""
-        self._save(self.layer_path(key), _LAYER.dump_json(record, indent=1))
+        self._save(self.layer_path(key), _LAYER.dump_json(_KeptLayer(key=key, layer=record), indent=1))
 
     def image(self, name: str) -> ImageRecord | None:
         """Look up the last image of a name; None when there is none, or a blob of it is gone or torn."""
@@ -303,6 +335,9 @@ class Store:
     @contextlib.contextmanager
     def _in_use_lock(self, kind: int) -> Iterator[None]:
         path = self.root / "locks" / "in-use"
+        if kind == fcntl.LOCK_SH and _is_read_only(self.root):
+            yield  # nobody can remove anything there; whoever writes is told so then
+            return
         with contextlib.suppress(BlockingIOError), _flock(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
             for left in sorted((self.root / "work").glob("*")):
                 log.info("removing %s, left by a build that was killed", left)
@@ -311,6 +346,9 @@ class Store:
             yield
 
     def _save(self, path: Path, data: bytes, *, durable: bool = False) -> None:
+        if _holds(path, data + b"\n"):
+            _touch(path)
+            return
         with self.work() as folder, explained(path):
             draft = folder / path.name
             with draft.open("xb") as file:
@@ -323,8 +361,12 @@ class Store:
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: Path, done: str = "written") -> Iterator[None]:
     """Turn what the file system refuses into a StoreError that says what to do.
+
+    Args:
+        path: what is touched.
+        done: what was to be done with it, as a participle.
 
     Raises:
         StoreError: with the path, and a hint for full disks, quotas and permissions.
@@ -336,10 +378,29 @@ def explained(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise StoreError(
-            f"cannot be written: {os.strerror(error.errno or 0)}",
+            f"cannot be {done}: {os.strerror(error.errno or 0)}",
             where=str(path),
             hint=_HINTS.get(error.errno or 0, "check the disk; IMAGEBUILDER_STORE names another folder"),
         ) from error
+
+
+def check_bytes(path: Path, sha256: str, name: str) -> None:
+    """Read a download through, for the disk may have rotted since its bytes were checked.
+
+    Args:
+        path: the file.
+        sha256: what it has to be, in hex.
+        name: what messages call it.
+
+    Raises:
+        DamagedDownloadError: it is something else by now.
+        StoreError: it cannot be read.
+
+    """
+    with explained(path, "read"), path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise DamagedDownloadError(name, sha256, found)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -381,6 +442,13 @@ def _hex(text: str, named: str) -> str:
     return text
 
 
+def _is_read_only(path: Path) -> bool:
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def _folder(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -392,6 +460,13 @@ def _is_file(path: Path, size: int | None) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(status.st_mode) and (size is None or status.st_size == size)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False
 
 
 def _touch(path: Path) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagebuilder import oci, supply
+from imagebuilder.errors import BuildError
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
@@ -25,7 +26,7 @@ from imagebuilder.lock import Deb, Lock, Wheel
 from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.progress import Advance, Progress
 from imagebuilder.site import Site
-from imagebuilder.store import ImageRecord, LayerRecord, Store
+from imagebuilder.store import DamagedDownloadError, ImageRecord, LayerRecord, Store, check_bytes
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def _build(plan: Plan, shop: Workshop) -> Built:
     if missing:
         made, fetched = _make(missing, shop)
         records.update(made)
-        _check_wheels(plan, shop.store)
+        _check_wheels(plan, shop)
     image = oci.write_image(plan, [records[layer.key] for layer in plan.layers], shop.store)
     return Built(
         image=image,
@@ -89,22 +90,43 @@ def _build(plan: Plan, shop: Workshop) -> Built:
 
 
 def _make(layers: Sequence[Layer], shop: Workshop) -> tuple[dict[str, LayerRecord], int]:
-    """Make layers: each as soon as its packages are there. Returns the records and the bytes fetched."""
-    with _threads() as (network, cores):
-        queue = _Queue(layers, shop, cores)
-        try:
-            records = {}
-            fetching = network.submit(queue.fetch)
-            system = next((layer for layer in layers if isinstance(layer, OsLayer)), None)
-            if system is not None and queue.wait_for(system, fetching):
-                records[system.key] = _make_one(system, shop, queue.advance_of(system.key))
-            fetching.result()
-            # Every layer has been handed out by now: the last download did it.
-            for job in as_completed(queue.jobs):
-                records[queue.jobs[job].key] = job.result()
-        finally:
-            queue.cancelled.set()
-    return records, queue.fetched
+    """Make layers: each as soon as its packages are there. Returns the records and the bytes fetched.
+
+    A download that rotted in the store is found when it is read; it is fetched again, and what could not be
+    made with it is tried once more.
+    """
+    records: dict[str, LayerRecord] = {}
+    mended: set[str] = set()
+    fetched = 0
+    while missing := [layer for layer in layers if layer.key not in records]:
+        with _threads() as (network, cores):
+            queue = _Queue(missing, shop, cores)
+            try:
+                _attempt(queue, network, shop, records)
+            except DamagedDownloadError as error:
+                if error.sha256 in mended:
+                    raise
+                shop.progress.note(f"{error.name} in the store is damaged: it is fetched again")
+                mended.add(error.sha256)
+                shop.store.drop_download(error.sha256)
+            finally:
+                queue.cancelled.set()
+            fetched += queue.fetched
+    return records, fetched
+
+
+def _attempt(
+    queue: _Queue, network: ThreadPoolExecutor, shop: Workshop, records: dict[str, LayerRecord]
+) -> None:
+    """Make what the queue holds, and add each record as it comes."""
+    fetching = network.submit(queue.fetch)
+    system = queue.system
+    if system is not None and queue.wait_for(system, fetching):
+        records[system.key] = _make_one(system, shop, queue.advance_of(system.key))
+    fetching.result()
+    # Every layer has been handed out by now: the last download did it.
+    for job in as_completed(queue.jobs):
+        records[queue.jobs[job].key] = job.result()
 
 
 def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
@@ -119,6 +141,8 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
             match layer:
                 case OsLayer():
                     progress.begin(layer.key, layer.title, "installing")
+                    for deb in layer.debs:
+                        check_bytes(store.download(deb.sha256), deb.sha256, supply.file_name(deb))
                     record = build_os_layer(layer, _files(layer.debs, store), store, advance)
                 case WheelLayer():
                     progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
@@ -138,16 +162,35 @@ def _files(packages: Sequence[Deb] | Sequence[Wheel], store: Store) -> dict[str,
     return {package.sha256: store.download(package.sha256) for package in packages}
 
 
-def _check_wheels(plan: Plan, store: Store) -> None:
+def _check_wheels(plan: Plan, shop: Workshop) -> None:
     """Refuse two wheels that write one path differently: which one won would depend on the layers' order."""
-    wheels = [wheel for layer in plan.layers if isinstance(layer, WheelLayer) for wheel in layer.wheels]
-    check_collisions(
-        {
-            wheel.file: store.download(wheel.sha256)
-            for wheel in wheels
-            if store.has_download(wheel.sha256, wheel.size)
-        }
-    )
+    wheels = {
+        wheel.file: wheel
+        for layer in plan.layers
+        if isinstance(layer, WheelLayer)
+        for wheel in layer.wheels
+        if shop.store.has_download(wheel.sha256, wheel.size)
+    }
+    files = {name: shop.store.download(wheel.sha256) for name, wheel in wheels.items()}
+    try:
+        check_collisions(files)
+    except BuildError:
+        # Layers that were there already may stand on wheels that rotted since: those say nothing any more.
+        damaged = [name for name, wheel in wheels.items() if _was_damaged(wheel, shop)]
+        if not damaged:
+            raise
+        check_collisions({name: path for name, path in files.items() if name not in damaged})
+
+
+def _was_damaged(wheel: Wheel, shop: Workshop) -> bool:
+    """Remove a download that rotted; a later build that needs it fetches it."""
+    try:
+        check_bytes(shop.store.download(wheel.sha256), wheel.sha256, wheel.file)
+    except DamagedDownloadError:
+        shop.progress.note(f"{wheel.file} in the store is damaged: it is removed")
+        shop.store.drop_download(wheel.sha256)
+        return True
+    return False
 
 
 @contextmanager
@@ -172,6 +215,7 @@ class _Queue:
         self.cancelled = threading.Event()
         self.jobs: dict[Future[LayerRecord], Layer] = {}
         self.fetched = 0
+        self.system = next((layer for layer in layers if isinstance(layer, OsLayer)), None)
         self._shop = shop
         self._cores = cores
         self._guard = threading.Lock()

@@ -8,7 +8,6 @@ takes part, so the bytes depend on the wheels alone.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,10 +19,9 @@ from imagebuilder.layers import archive, placement
 from imagebuilder.layers.placement import Environment, Placed
 from imagebuilder.layers.splice import Splice
 from imagebuilder.layers.wheelfile import Member, WheelFile, opened, read_wheel
-from imagebuilder.lock import Wheel
 from imagebuilder.plan import WheelLayer
 from imagebuilder.progress import Advance
-from imagebuilder.store import LayerRecord, Store
+from imagebuilder.store import LayerRecord, Store, check_bytes
 
 # Where wheels are known to spill files that nobody imports from there: a project's own tests and documents,
 # packed by accident. Two wheels differ there as a matter of course, and as with pip the later one wins.
@@ -42,8 +40,9 @@ def build_wheel_layer(
         advance: told the bytes of wheels done; all calls come from the caller's thread.
 
     Raises:
-        BuildError: a wheel is not the locked one, or cannot be unpacked safely, or two of them write
-            different things to one path; names the wheel and the member.
+        BuildError: a wheel cannot be unpacked safely, or two of them write different things to one path;
+            names the wheel and the member.
+        DamagedDownloadError: a wheel is not the locked one.
         StoreError: the blob cannot be written.
 
     """
@@ -51,7 +50,9 @@ def build_wheel_layer(
     with ThreadPoolExecutor(1) as pool, store.writer() as writer:
         # The store may have rotted since the download was checked, and a layer is kept under the wheels'
         # hashes for good: reading them once more, beside the rest, is cheap.
-        checks = [pool.submit(_check_bytes, wheel, wheels[wheel.sha256]) for wheel in layer.wheels]
+        checks = [
+            pool.submit(check_bytes, wheels[wheel.sha256], wheel.sha256, wheel.file) for wheel in layer.wheels
+        ]
         try:
             read = [read_wheel(wheel.file, wheels[wheel.sha256]) for wheel in layer.wheels]
             placed = merge([placement.place(wheel, environment) for wheel in read], environment)
@@ -153,17 +154,6 @@ def _collision(one: Placed, other: Placed, verb: str, how: str) -> Problem:
         where=wheels,
         hint="leave one of them out of the recipe, or take versions of them that agree",
     )
-
-
-def _check_bytes(wheel: Wheel, path: Path) -> None:
-    with opened(wheel.file, path) as descriptor, open(descriptor, "rb", closefd=False) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wheel.sha256:
-        raise BuildError(
-            f"is not the locked file: its sha256 is {found}, and not {wheel.sha256}",
-            where=wheel.file,
-            hint="run: imagebuilder cache verify",
-        )
 
 
 def _raise_first(checks: Iterable[Future[None]]) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.errors import BuildError
+from imagebuilder.errors import BuildError, StoreError
 from imagebuilder.layers.wheel import build_wheel_layer
 from imagebuilder.plan import WheelLayer
 from imagebuilder.progress import no_advance
-from imagebuilder.store import Store
+from imagebuilder.store import DamagedDownloadError, Store
 from tests.support.wheels import File, encoded, locked, make_wheel, splice, standard, write_zip
 
 NAME = "demo-1.0-py3-none-any.whl"
@@ -310,7 +310,7 @@ def test_other_bytes_than_the_locked_ones(tmp_path: Path, store: Store) -> None:
     wheel = locked(path)
     layer = WheelLayer(component="python", wheels=(wheel,), python="3.13")
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(BuildError, match=f"is not the locked file.*{wheel.sha256}"):
+    with pytest.raises(DamagedDownloadError, match=f"is not the locked file.*{wheel.sha256}"):
         build_wheel_layer(layer, {wheel.sha256: path}, store, no_advance)
 
 
@@ -318,7 +318,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, store: Store) -> None:
     path = make_wheel(tmp_path, {TARGET: CONTENT})
     wheel = locked(path)
     layer = WheelLayer(component="python", wheels=(wheel,), python="3.13")
-    with pytest.raises(BuildError, match="cannot be read: No such file"):
+    with pytest.raises(StoreError, match="cannot be read: No such file"):
         build_wheel_layer(layer, {wheel.sha256: tmp_path / "absent"}, store, no_advance)
 
 
