@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -81,6 +82,7 @@ def _text(templates: Environment, name: str, values: Mapping[str, object]) -> st
     return (resources.files("imagebuilder") / _FOLDER / name).read_text(encoding="utf-8")
 
 
+@cache
 def _templates() -> Environment:
     environment = Environment(  # noqa: S701 no HTML: each value is quoted for its own kind of file
         loader=PackageLoader("imagebuilder", _FOLDER),
