@@ -32,7 +32,7 @@ image: $(BIN)/.ready host
 
 # One run of pytest, so that its last line counts every test; the quick ones come first.
 test: lint host-tests
-	$(SERVICES) $(BIN)/pytest tests/unit tests/integration
+	$(SERVICES) $(BIN)/pytest --durations 25 --durations-min 5 tests/unit tests/integration
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .

@@ -9,8 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from imagebuilder.smoke.report import read
 from imagebuilder.store import ImageRecord, Store
 from tests.integration.conftest import ROOT, Built
 from tests.support import layers
+from tests.support.servers import registry_server
 
 RECIPE = ROOT / "recipes" / "cuda12-torch.yaml"
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
@@ -62,6 +64,13 @@ def proven(image: ImageRecord, store: Store) -> ImageRecord:
     result = imagebuilder("smoke-test", RECIPE, "--mode", "cpu", store=store, check=False)
     assert result.code == 0, result.stdout + result.stderr
     return image
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[str]:
+    """A registry of this module's own: what it holds is gigabytes, and goes when the module is done."""
+    with tempfile.TemporaryDirectory(prefix="registry-") as folder, registry_server(Path(folder)) as running:
+        yield running.host
 
 
 def test_a_second_build_has_nothing_to_do_and_takes_no_time(image: ImageRecord, store: Store) -> None:
