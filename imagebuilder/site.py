@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _USERINFO = re.compile(r"(?<=://)[^/\s]*@")
+_IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9._:/@-]*")
+_TOOLS_IMAGE = "debian:trixie-slim"
+_Where = Literal["auto", "host", "container"]
 _APT_NAME = re.compile(r"Acquire::[A-Za-z0-9:._/-]+")
 
 
@@ -49,6 +52,20 @@ class RegistrySite:
     plain_http: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class ToolsSite:
+    """Where apt, dpkg and mmdebstrap run.
+
+    Attributes:
+        where: `auto` takes a container where this host lacks one of them.
+        image: what the container is made from: one that has the tools, or Debian, where they get installed.
+
+    """
+
+    where: _Where = "auto"
+    image: str = _TOOLS_IMAGE
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Site:
     """The host's surroundings. Everywhere an empty string means the tool's own default.
@@ -62,6 +79,7 @@ class Site:
         apt_mirror, apt_security_mirror: URLs of the archive's root.
         apt_options: names and values as apt's `-o` takes them.
         registries: settings of single registries, by host and port.
+        tools: where apt, dpkg and mmdebstrap run.
         native_index: true where the index settings are uv's own, which it reads by itself.
 
     """
@@ -76,6 +94,7 @@ class Site:
     apt_security_mirror: str = ""
     apt_options: tuple[tuple[str, str], ...] = ()
     registries: tuple[tuple[str, RegistrySite], ...] = ()
+    tools: ToolsSite = ToolsSite()
     native_index: bool = False
 
     def __repr__(self) -> str:
@@ -93,15 +112,20 @@ class Site:
         indexes = (self.index, *self.extra_indexes, *self.wheel_folders)
         return http.session(dict(self.proxies), self.ca_bundle, indexes)
 
+    def proxy_environment(self) -> dict[str, str]:
+        """Give the variables of the proxies alone: they mean the same on this host and in a container."""
+        env = {}
+        for key, value in self.proxies:
+            name = key if key == "no_proxy" else f"{key}_proxy"
+            env.update({name: value, name.upper(): value})
+        return env
+
     def environment(self) -> dict[str, str]:
         """Give the variables that take uv, apt, pip and curl the same way.
 
         Index settings travel here, not as arguments: arguments show in logs and in the list of processes.
         """
-        env = {}
-        for key, value in self.proxies:
-            name = key if key == "no_proxy" else f"{key}_proxy"
-            env.update({name: value, name.upper(): value})
+        env = self.proxy_environment()
         if self.ca_bundle:
             names = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
             env.update(dict.fromkeys(names, str(self.ca_bundle)))
@@ -120,12 +144,13 @@ class Site:
         return env
 
 
-def detect(site_file: Path | None = None, *, distribution: str = "debian") -> Site:
+def detect(site_file: Path | None = None, *, distribution: str = "debian", tools: str = "") -> Site:
     """Read the host's settings, and those of a site file on top, key by key.
 
     Args:
         site_file: YAML as `--site` takes it.
         distribution: the base's; apt's mirrors count only on a host of the same one.
+        tools: `auto`, `host` or `container`, over what the file says of `tools: {where: ...}`.
 
     Raises:
         InputError: the file is wrong; every problem with its line.
@@ -139,6 +164,8 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian") -> Si
     options = {**dict(apt.options), **given.apt.options}
     if bundle:
         options.setdefault("Acquire::https::CaInfo", str(bundle))
+    if tools and tools not in get_args(_Where):
+        raise InputError(f"`{yamlfile.printable(tools)}` is none of auto, host, container", where="--tools")
     set_here = given.model_fields_set
     extra = given.extra_indexes if "extra_indexes" in set_here else host.extra_indexes
     folders = given.wheel_folders if "wheel_folders" in set_here else host.wheel_folders
@@ -153,6 +180,7 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian") -> Si
         apt_security_mirror=given.apt.security_mirror or apt.security_mirror,
         apt_options=tuple(sorted(options.items())),
         registries=tuple((name, _registry(item)) for name, item in sorted(given.registries.items())),
+        tools=ToolsSite(where=cast("_Where", tools or given.tools.where), image=given.tools.image),
         native_index=host.native and not set_here & {"index", "extra_indexes", "wheel_folders", "no_index"},
     )
 
@@ -196,6 +224,14 @@ def _folder(value: str) -> str:
     return value
 
 
+def _image(value: str) -> str:
+    if not _IMAGE.fullmatch(value):
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` is not the name of an image", "write it as in debian:trixie-slim"
+        )
+    return value
+
+
 def _apt_options(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if not _APT_NAME.fullmatch(name) or not text.isprintable() or '"' in text:
@@ -232,6 +268,11 @@ class _Registry(_Strict):
     plain_http: bool = False
 
 
+class _Tools(_Strict):
+    where: _Where = "auto"
+    image: Annotated[str, AfterValidator(_image)] = _TOOLS_IMAGE
+
+
 class _SiteFile(_Strict):
     """What `--site FILE` may say; a key that is left out stays as the host has it."""
 
@@ -243,6 +284,7 @@ class _SiteFile(_Strict):
     no_index: bool = False
     apt: Annotated[_Apt, Field(default_factory=_Apt)]
     registries: Annotated[dict[str, _Registry], Field(default_factory=dict)]
+    tools: Annotated[_Tools, Field(default_factory=_Tools)]
 
 
 # What a registry's settings name files for.

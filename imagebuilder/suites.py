@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
+import tempfile
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from imagebuilder import process, yamlfile
+from imagebuilder import yamlfile
 from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.toolbox import HOST, Toolbox
 
 INSTALL_HINT = "install it: `apt-get install {}`, or `imagebuilder doctor --fix`"
 _FILE = "suites.yaml"
@@ -51,6 +53,10 @@ class Mirrors(_Strict):
     security: str
 
 
+def _on_this_host(path: Path) -> bool:
+    return path.is_file()
+
+
 def facts(distribution: str, suite: str) -> Distribution:
     """Look a distribution up, and make sure that the suite is one of its.
 
@@ -81,8 +87,13 @@ def known() -> dict[str, Distribution]:
     return _facts()
 
 
-def keyring(distribution: str, suite: str) -> Path:
-    """Find the keys of the distribution's archive on this host.
+def keyring(distribution: str, suite: str, has: Callable[[Path], bool] = _on_this_host) -> Path:
+    """Find the keys of the distribution's archive where apt runs.
+
+    Args:
+        distribution: of the archive.
+        suite: one of its.
+        has: tells whether apt sees a file.
 
     Raises:
         EnvironmentFault: they are not installed.
@@ -90,16 +101,16 @@ def keyring(distribution: str, suite: str) -> Path:
     """
     found = facts(distribution, suite)
     path = Path(found.keyring)
-    if not path.is_file():
+    if not has(path):
         raise EnvironmentFault(
-            f"the keys of {distribution}'s archive are not on this host ({path})",
+            f"the keys of {distribution}'s archive are not where apt runs ({path})",
             hint=INSTALL_HINT.format(found.keyring_package),
         )
     return path
 
 
 @cache
-def default_mirrors(distribution: str, suite: str) -> Mirrors:
+def default_mirrors(distribution: str, suite: str, tools: Toolbox = HOST) -> Mirrors:
     """Ask mmdebstrap where it would fetch a suite from: its default is the distribution's own archive.
 
     It writes its sources into a new root and stops there: nothing is fetched, no privilege is needed.
@@ -112,14 +123,18 @@ def default_mirrors(distribution: str, suite: str) -> Mirrors:
     hook = (
         'for f in "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/*; do [ ! -f "$f" ] || cat "$f"; done'
     )
-    # As a user no mode but this one needs nothing; as root newer ones refuse it, and root's own mounts
-    # nothing while there is nothing to install.
-    mode = "root" if os.geteuid() == 0 else "chrootless"
-    argv = ["mmdebstrap", "--variant=custom", f"--mode={mode}", "--skip=update,cleanup"]
-    try:
-        result = process.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60, check=False)
-    except EnvironmentFault as error:
-        raise EnvironmentFault(str(error), hint=INSTALL_HINT.format("mmdebstrap")) from error
+    with (
+        tempfile.TemporaryDirectory(prefix="imagebuilder-mirrors-") as name,
+        tools.open(Path(name), network=False) as desk,
+    ):
+        # As a user no mode but this one needs nothing; as root newer ones refuse it, and root's own mounts
+        # nothing while there is nothing to install.
+        mode = "root" if desk.is_root else "chrootless"
+        argv = ["mmdebstrap", "--variant=custom", f"--mode={mode}", "--skip=update,cleanup"]
+        try:
+            result = desk.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60, check=False)
+        except EnvironmentFault as error:
+            raise EnvironmentFault(str(error), hint=INSTALL_HINT.format("mmdebstrap")) from error
     # Hooks write where mmdebstrap's own messages go.
     found = _parse_sources(result.stdout + result.stderr)
     if suite not in found:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder import oci, supply
+from imagebuilder import oci, supply, toolbox
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.layers.system import build_os_layer
@@ -141,9 +141,8 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
             match layer:
                 case OsLayer():
                     progress.begin(layer.key, layer.title, "installing")
-                    for deb in layer.debs:
-                        check_bytes(store.download(deb.sha256), deb.sha256, supply.file_name(deb))
-                    record = build_os_layer(layer, _files(layer.debs, store), store, advance)
+                    tools = toolbox.choose(shop.site)
+                    record = build_os_layer(layer, _files(layer.debs, store), store, advance, tools)
                 case WheelLayer():
                     progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
                     record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance)

@@ -8,26 +8,27 @@ would choose the order of installation, and with it user ids and much else, by i
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 
-from imagebuilder import process, suites
+from imagebuilder import suites
 from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.layers import debs as order
 from imagebuilder.layers.archive import compress_tar
 from imagebuilder.plan import OsLayer
 from imagebuilder.process import CommandError
 from imagebuilder.progress import Advance
-from imagebuilder.store import LayerRecord, Store
+from imagebuilder.store import LayerRecord, Store, check_bytes
+from imagebuilder.toolbox import HOST, Desk, Toolbox
 
 log = logging.getLogger(__name__)
 
+_HANDED = "imagebuilder"  # the folder in the root that holds what the build handed in
+_TAR = "layer.tar"
 _LIMIT = 3600.0  # seconds; a set of 240 packages takes one minute, a slow disk ten
 _TAIL = 12  # lines of a log that an error shows
 _DOCTOR = "`imagebuilder doctor` looks into it"
@@ -37,7 +38,9 @@ _NO_NAMESPACE = re.compile(
 )
 
 
-def build_os_layer(layer: OsLayer, debs: Mapping[str, Path], store: Store, advance: Advance) -> LayerRecord:
+def build_os_layer(
+    layer: OsLayer, debs: Mapping[str, Path], store: Store, advance: Advance, tools: Toolbox = HOST
+) -> LayerRecord:
     """Install the layer's packages into an empty root, with its user and an empty venv.
 
     Args:
@@ -45,31 +48,40 @@ def build_os_layer(layer: OsLayer, debs: Mapping[str, Path], store: Store, advan
         debs: file of every package, by hex sha256.
         store: where the layer's blob and all temporary files go.
         advance: told the bytes of the layer's tar, which is there at the end.
+        tools: where mmdebstrap and dpkg run.
 
     Raises:
+        DamagedDownloadError: a package is not the locked one any more.
         BuildError: a package's own script failed, or the packages do not fit together.
         EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
 
     """
-    _require_namespaces()
-    with store.work() as folder:
-        tar = folder / "layer.tar"
+    with store.work() as folder, tools.open(folder, network=False) as desk:
+        _require_namespaces(desk)
         # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
-        env = _environment(layer) | ({"TMPDIR": str(folder)} if os.geteuid() == 0 else {})
-        handed = folder / "imagebuilder"
+        env = _environment(layer) | ({"TMPDIR": str(desk.folder)} if desk.is_root else {})
+        handed = folder / _HANDED
         _hand_in(layer, debs, handed)
-        argv = _command(layer, handed, tar)
+        desk.send(f"{_HANDED}/debs", f"{_HANDED}/hooks")
+        _lay_out(handed, _packages(layer, desk))
+        # The distribution's own mirrors, not the site's: those are nobody's business but this host's.
+        mirrors = suites.default_mirrors(layer.distribution, layer.suite, tools)
+        (handed / "sources").write_text(
+            suites.sources(layer.distribution, layer.suite, mirrors), encoding="utf-8"
+        )
+        desk.send(f"{_HANDED}/rounds", f"{_HANDED}/sources")
         try:
-            process.run(argv, timeout=_LIMIT, env=env)
+            desk.run(_command(layer, desk), timeout=_LIMIT, env=env)
         except CommandError as error:
             raise _explain(error, layer) from error
         shutil.rmtree(handed)
-        with tar.open("rb") as stream:
+        desk.bring(_TAR)
+        with (folder / _TAR).open("rb") as stream:
             return compress_tar(stream, store, advance)
 
 
 def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
-    """Lay out what goes into the root: the hooks, the packages, their rounds, and apt's sources of the image.
+    """Lay out what goes into the root: the hooks and the packages.
 
     All is copied there, because a namespace's user may not be able to read this user's folders.
     """
@@ -78,33 +90,38 @@ def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
     for hook in resources.files("imagebuilder.layers").joinpath("system_hooks").iterdir():
         (folder / "hooks" / hook.name).write_bytes(hook.read_bytes())
     for deb in layer.debs:
+        check_bytes(debs[deb.sha256], deb.sha256, Path(deb.path).name)
         place = folder / "debs" / f"{deb.name}.deb"
         try:
             place.hardlink_to(debs[deb.sha256])
         except OSError:
             shutil.copyfile(debs[deb.sha256], place)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        packages = tuple(pool.map(_control, sorted((folder / "debs").iterdir())))
+
+
+def _packages(layer: OsLayer, desk: Desk) -> tuple[order.Package, ...]:
+    """Read the packages' own fields, all with one command: in a container each one takes its time."""
+    names = sorted(deb.name for deb in layer.debs)
+    fields = " ".join(order.FIELDS)
+    script = f'for deb; do dpkg-deb --field "$deb" {fields} || exit; printf "\\0"; done'
+    files = [desk.folder / _HANDED / "debs" / f"{name}.deb" for name in names]
+    said = desk.run(["sh", "-c", script, "sh", *files], timeout=60 + len(files)).stdout
+    packages = tuple(order.parse_package(control) for control in said.split("\0")[:-1])
+    for name, package in zip(names, packages, strict=True):
+        if package.name != name:
+            raise BuildError(f"{name}.deb holds the package {package.name}", hint="lock again")
+    return packages
+
+
+def _lay_out(folder: Path, packages: Sequence[order.Package]) -> None:
+    """Write in which order the packages are installed."""
     for number, names in enumerate(order.rounds(packages)):
         lines = "".join(f"{name}.deb\n" for name in names)
         (folder / "rounds" / f"{number:02}").write_text(lines, encoding="utf-8")
-    # The distribution's own mirrors, not the site's: those are nobody's business but this host's.
-    mirrors = suites.default_mirrors(layer.distribution, layer.suite)
-    (folder / "sources").write_text(
-        suites.sources(layer.distribution, layer.suite, mirrors), encoding="utf-8"
-    )
 
 
-def _control(deb: Path) -> order.Package:
-    package = order.parse_package(process.run(["dpkg-deb", "--field", deb, *order.FIELDS], timeout=60).stdout)
-    if f"{package.name}.deb" != deb.name:
-        raise BuildError(f"{deb.name} holds the package {package.name}", hint="lock again")
-    return package
-
-
-def _command(layer: OsLayer, handed: Path, tar: Path) -> tuple[str, ...]:
+def _command(layer: OsLayer, desk: Desk) -> tuple[str, ...]:
     start: tuple[str, ...] = ("mmdebstrap", "--mode=unshare")
-    if os.geteuid() == 0:
+    if desk.is_root:
         # In root's mode mmdebstrap would mount on the host itself, and a kill would leave the mounts there.
         start = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "mmdebstrap", "--mode=root")
     return (
@@ -114,12 +131,12 @@ def _command(layer: OsLayer, handed: Path, tar: Path) -> tuple[str, ...]:
         "--format=tar",
         # No update and no apt at all: there are no sources. No device nodes: an engine makes its own.
         "--skip=update,cleanup/apt,output/dev",
-        f"--setup-hook=copy-in {shlex.quote(str(handed))} /",
+        f"--setup-hook=copy-in {shlex.quote(str(desk.folder / _HANDED))} /",
         '--setup-hook=sh "$1/imagebuilder/hooks/extract.sh" "$1"',
         '--essential-hook=sh "$1/imagebuilder/hooks/install.sh" "$1"',
         '--customize-hook=sh "$1/imagebuilder/hooks/finish.sh" "$1"',
         layer.suite,
-        str(tar),
+        str(desk.folder / _TAR),
         # A source that is never read, in place of mmdebstrap's default.
         "deb copy:///imagebuilder ./",
     )
@@ -134,8 +151,6 @@ def _environment(layer: OsLayer) -> dict[str, str]:
         "TAR_OPTIONS": "--xattrs-include=security.capability",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
-        # chroot is where only root's path leads.
-        "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
         "IMAGEBUILDER_USER": layer.user.name,
         "IMAGEBUILDER_UID": str(layer.user.uid),
         "IMAGEBUILDER_HOME": layer.user.home,
@@ -144,11 +159,11 @@ def _environment(layer: OsLayer) -> dict[str, str]:
     }
 
 
-def _require_namespaces() -> None:
+def _require_namespaces(desk: Desk) -> None:
     """Make sure, before minutes of work, that this user may make a root of their own."""
     try:
-        probe = ("--version",) if os.geteuid() == 0 else ("--unshare-helper", "true")
-        process.run(["mmdebstrap", *probe], timeout=60)
+        probe = ("--version",) if desk.is_root else ("--unshare-helper", "true")
+        desk.run(["mmdebstrap", *probe], timeout=60)
     except EnvironmentFault as error:
         raise EnvironmentFault(str(error), hint=suites.INSTALL_HINT.format("mmdebstrap")) from error
     except CommandError as error:

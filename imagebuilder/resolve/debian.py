@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from imagebuilder import process, suites
+from imagebuilder import process, suites, toolbox
 from imagebuilder.errors import BuildError, ConflictError, EnvironmentFault, FetchError
 from imagebuilder.lock import Deb
 from imagebuilder.resolve import debpins
 from imagebuilder.resolve.request import Request
 from imagebuilder.site import Site, redact
+from imagebuilder.toolbox import Desk
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +90,12 @@ class _Root:
     """A folder that apt takes for a whole system, and where its mirrors are."""
 
     folder: Path
+    desk: Desk
     mirrors: suites.Mirrors
     env: Mapping[str, str]
 
     def run(self, *argv: str, timeout: float) -> process.Result:
-        return process.run(argv, timeout=timeout, env=self.env, cwd=self.folder, check=False)
+        return self.desk.run(argv, timeout=timeout, env=self.env, check=False)
 
     def index(self) -> dict[str, tuple[str, ...]]:
         """Read the names and versions of all packages, from the lists that `apt-get update` fetched.
@@ -100,6 +103,7 @@ class _Root:
         A name that is only provided by others has no version of its own.
         """
         found: dict[str, tuple[str, ...]] = {}
+        self.desk.bring("lists")
         for file in sorted((self.folder / "lists").glob("*_Packages")):
             name = ""
             with file.open(encoding="utf-8") as lines:
@@ -116,10 +120,14 @@ class _Root:
 
 @contextmanager
 def _private_root(request: Request, site: Site) -> Iterator[_Root]:
-    keys = suites.keyring(request.distribution, request.suite)
     mirrors = _mirrors(request.distribution, request.suite, site)
-    with tempfile.TemporaryDirectory(prefix="imagebuilder-apt-") as name:
+    tools = toolbox.choose(site)
+    with (
+        tempfile.TemporaryDirectory(prefix="imagebuilder-apt-") as name,
+        tools.open(Path(name), network=True, shares=_local(mirrors)) as desk,
+    ):
         folder = Path(name)
+        keys = suites.keyring(request.distribution, request.suite, desk.has)
         # apt fetches as a user of its own, who has to get in; there is nothing secret in here but what
         # a mirror's URL may hold, and that file stays closed.
         folder.chmod(0o755)
@@ -130,15 +138,44 @@ def _private_root(request: Request, site: Site) -> Iterator[_Root]:
             suites.sources(request.distribution, request.suite, mirrors), encoding="utf-8"
         )
         (folder / "etc/suite.sources").chmod(0o600)
-        config = folder / "apt.conf"
-        config.write_text(_configuration(folder, request.architecture, keys, site), encoding="utf-8")
-        env = {**site.environment(), "APT_CONFIG": str(config), "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
-        root = _Root(folder=folder, mirrors=mirrors, env=env)
+        options = _options(site, folder, desk)
+        config = _configuration(desk.folder, request.architecture, keys, options)
+        (folder / "apt.conf").write_text(config, encoding="utf-8")
+        desk.send()
+        env = {
+            **site.proxy_environment(),
+            "APT_CONFIG": str(desk.folder / "apt.conf"),
+            "LC_ALL": "C.UTF-8",
+            "LANGUAGE": "C",
+        }
+        root = _Root(folder=folder, desk=desk, mirrors=mirrors, env=env)
         _update(root, request)
         yield root
 
 
-def _configuration(folder: Path, architecture: str, keys: Path, site: Site) -> str:
+def _local(mirrors: suites.Mirrors) -> tuple[Path, ...]:
+    """Name the folders that mirrors on this host's own disk are in."""
+    uris = {mirrors.main, mirrors.security}
+    return tuple(
+        sorted(Path(unquote(uri.removeprefix("file://"))) for uri in uris if uri.startswith("file:"))
+    )
+
+
+def _options(site: Site, folder: Path, desk: Desk) -> Iterator[tuple[str, str]]:
+    """Give the site's options for apt; a container gets the files that they name (a CA, a certificate)."""
+    for number, (name, value) in enumerate(site.apt_options):
+        path = Path(value)
+        if desk.contained and path.is_absolute() and path.is_file():
+            own = f"etc/{number}-{path.name}"
+            shutil.copyfile(path, folder / own)
+            # Its reader in there is apt's own user.
+            (folder / own).chmod(0o644)
+            yield name, str(desk.folder / own)
+        else:
+            yield name, value
+
+
+def _configuration(folder: Path, architecture: str, keys: Path, options: Iterable[tuple[str, str]]) -> str:
     """Write apt's configuration; the file in APT_CONFIG is read first, and sends apt away from the host's."""
     settings = [
         ("Dir", folder),
@@ -159,7 +196,7 @@ def _configuration(folder: Path, architecture: str, keys: Path, site: Site) -> s
         ("Acquire::Languages", "none"),
         # Read once and thrown away: packing the lists again would only take time.
         ("Acquire::GzipIndexes", "false"),
-        *site.apt_options,
+        *options,
         # `--print-uris` shows MD5 unless told which hash to use.
         ("Acquire::ForceHash", "SHA256"),
     ]
@@ -187,7 +224,7 @@ def _mirrors(distribution: str, suite: str, site: Site) -> suites.Mirrors:
     if site.apt_mirror and site.apt_security_mirror:
         main, security = site.apt_mirror, site.apt_security_mirror
     else:
-        default = suites.default_mirrors(distribution, suite)
+        default = suites.default_mirrors(distribution, suite, toolbox.choose(site))
         main = site.apt_mirror or default.main
         security = site.apt_security_mirror or default.security
     return suites.Mirrors(main=main.rstrip("/"), security=security.rstrip("/"))

@@ -13,8 +13,9 @@ import docker
 import requests
 from docker.errors import APIError, DockerException
 
+from imagebuilder.containers import leftovers
 from imagebuilder.errors import EnvironmentFault
-from imagebuilder.smoke import leftovers, packing
+from imagebuilder.smoke import packing
 from imagebuilder.smoke.cluster import (
     FOLDER,
     OUTPUT_LIMIT,

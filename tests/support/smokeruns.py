@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagebuilder import process
+from imagebuilder.containers.leftovers import OWNER_LABEL, RUN_LABEL
 from imagebuilder.smoke.engine import Engine
-from imagebuilder.smoke.leftovers import OWNER_LABEL, RUN_LABEL
 from imagebuilder.store import Store
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"

@@ -15,11 +15,12 @@ from imagebuilder.lock import Deb
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.request import Pinned, Request
 from imagebuilder.resolve.request import request as make_request
-from imagebuilder.site import Site
+from imagebuilder.site import Site, ToolsSite
 from tests.unit import samples
 
 MIRROR = "http://mirror.example/debian"
-SITE = Site(apt_mirror=MIRROR, apt_security_mirror=f"{MIRROR}-security/")
+HERE = ToolsSite(where="host")
+SITE = Site(apt_mirror=MIRROR, apt_security_mirror=f"{MIRROR}-security/", tools=HERE)
 POOL, SECURITY_POOL = f"{MIRROR}/pool/main", f"{MIRROR}-security/pool/updates/main"
 PRINTED = f"""\
 '{POOL}/p/python3-defaults/python3_3.13.5-1_amd64.deb' python3_3.13.5-1_amd64.deb 28200 SHA256:{"a" * 64}
@@ -58,7 +59,7 @@ def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Apt:
     """Put a fake apt-get first on the path; called, it sets the answers and returns its folder."""
     keys = tmp_path / "keys.gpg"
     keys.touch()
-    monkeypatch.setattr(suites, "keyring", lambda _distribution, _suite: keys)
+    monkeypatch.setattr(suites, "keyring", lambda _distribution, _suite, _has: keys)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     program = tmp_path / "apt-get"
     program.write_text(FAKE_APT)
@@ -107,6 +108,7 @@ def test_apt_runs_in_a_root_of_its_own_with_the_site_s_options(apt: Apt) -> None
         apt_mirror=MIRROR,
         apt_security_mirror=f"{MIRROR}-security",
         apt_options=(("Acquire::Retries", "5"),),
+        tools=HERE,
     )
     debian.resolve_debs(request(), site)
     settings = (folder / "asked.conf").read_text()

@@ -22,7 +22,7 @@ LOCKS = sorted((ROOT / "recipes").glob("*.lock"))
 # in it; a dotted one stands for itself.
 ORDER = (
     *("errors", "process", "textfile", "yamlfile", "progress", "share", "tags", "about"),
-    *("hostconfig", "http", "site", "suites"),
+    *("hostconfig", "http", "site", "containers", "toolbox", "suites"),
     *("recipe", "located", "catalog", "lock", "plan", "render", "keys", "rootfs", "checkpoints"),
     *("store", "cache", "download", "resolve", "supply", "layers", "oci", "diff"),
     *("smoke.target", "smoke.engine", "engines", "registry", "smoke", "launch"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import os
@@ -18,7 +19,7 @@ from imagebuilder.layers.system import build_os_layer
 from imagebuilder.lock import Deb
 from imagebuilder.plan import OsLayer, User
 from imagebuilder.progress import no_advance
-from imagebuilder.store import Store
+from imagebuilder.store import DamagedDownloadError, Store
 
 
 def package(
@@ -116,7 +117,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tar.addfile(tarfile.TarInfo("etc/x"), io.BytesIO())
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     mirrors = suites.Mirrors(main="http://archive.example/debian", security="http://secure.example/debian")
-    monkeypatch.setattr(suites, "default_mirrors", lambda _distribution, _suite: mirrors)
+    monkeypatch.setattr(suites, "default_mirrors", lambda *_words: mirrors)
     return folder
 
 
@@ -193,9 +194,26 @@ def test_the_image_gets_the_distribution_s_own_mirrors_and_the_hooks_the_package
 
 
 def test_a_file_that_holds_another_package_is_refused(tools: Path, tmp_path: Path) -> None:
-    debs = files(tmp_path, layer())
-    debs[digest("python3")].write_text("python2")
+    python2 = tmp_path / "python2"
+    python2.write_text("python2")
+    wrong = layer()
+    wrong = dataclasses.replace(
+        wrong,
+        debs=tuple(
+            deb.model_copy(update={"sha256": digest("python2")}) if deb.name == "python3" else deb
+            for deb in wrong.debs
+        ),
+    )
+    debs = {**files(tmp_path, layer()), digest("python2"): python2}
     with pytest.raises(BuildError, match=r"python3\.deb holds the package python2"):
+        build_os_layer(wrong, debs, Store(tmp_path / "store"), no_advance)
+    assert not (tools / "argv").exists()
+
+
+def test_a_package_that_rotted_in_the_store_is_not_installed(tools: Path, tmp_path: Path) -> None:
+    debs = files(tmp_path, layer())
+    debs[digest("python3")].write_text("pyth0n3")
+    with pytest.raises(DamagedDownloadError, match="is not the locked file"):
         build_os_layer(layer(), debs, Store(tmp_path / "store"), no_advance)
     assert not (tools / "argv").exists()
 

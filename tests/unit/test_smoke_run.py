@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from imagebuilder.containers import leftovers
 from imagebuilder.errors import EnvironmentFault, FetchError, InputError
 from imagebuilder.site import Site
-from imagebuilder.smoke import data, engine, leftovers
+from imagebuilder.smoke import data, engine
 from imagebuilder.smoke.run import Watch, _digits_needed, choose_mode, run_smoke
 from imagebuilder.smoke.target import ModeChoice, Options, Scaling, Target
 from imagebuilder.store import Store

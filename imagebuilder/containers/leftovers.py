@@ -18,15 +18,15 @@ from typing import Any
 import requests
 from docker.errors import DockerException, NotFound
 
-from imagebuilder.smoke.engine import Engine, explained
+from imagebuilder.containers.engine import Engine, explained
 
 log = logging.getLogger(__name__)
 
-RUN_LABEL = "org.imagebuilder.smoke"
-OWNER_LABEL = "org.imagebuilder.smoke.owner"
+RUN_LABEL = "org.imagebuilder.run"
+OWNER_LABEL = "org.imagebuilder.run.owner"
 # Seconds since the epoch after which things count as left behind, whoever made them: an owner on another
 # host, or before a restart of this one, cannot be asked.
-DEADLINE_LABEL = "org.imagebuilder.smoke.deadline"
+DEADLINE_LABEL = "org.imagebuilder.run.deadline"
 _LONGEST_RUN = 3600
 
 
