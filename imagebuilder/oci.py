@@ -22,6 +22,7 @@ from imagebuilder.plan import EPOCH, FilesLayer, Layer, OsLayer, Plan, WheelLaye
 from imagebuilder.store import (
     ImageLayer,
     ImageRecord,
+    IndexRecord,
     LayerRecord,
     Store,
     explained,
@@ -69,6 +70,7 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
         tag=plan.tag,
         tags=plan.tags,
         lock=plan.lock_checksum,
+        platform=plan.platform,
         layers=tuple(
             ImageLayer(record=record, title=layer.title, component=_component(layer))
             for layer, record in zip(plan.layers, layers, strict=True)
@@ -76,6 +78,39 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
     )
     store.put_image(image)
     return image
+
+
+def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: Store) -> IndexRecord:
+    """Make the index of one recipe's images for several platforms, and remember it under its name.
+
+    Its annotations are the labels on which all images agree, so that a registry shows them for the whole.
+
+    Args:
+        images: at least one, each for another platform.
+        tags: to push the index under, its own first.
+        lock: checksum of the lock file.
+        store: where it goes.
+
+    Raises:
+        StoreError: a config cannot be read, or the store is full or not writable.
+
+    """
+    ordered = tuple(sorted(images, key=lambda image: image.platform))
+    configs = [json.loads(store.blob(image.config).read_bytes()) for image in ordered]
+    rows = [config["config"].get("Labels", {}).items() for config in configs]
+    common = set(rows[0]).intersection(*rows)
+    index = {
+        "schemaVersion": 2,
+        "mediaType": INDEX_TYPE,
+        "manifests": [_descriptor(image, store) for image in ordered],
+        "annotations": {**dict(sorted(common)), "org.imagebuilder.lock": lock},
+    }
+    digest, _ = store.put_bytes(_json(index))
+    record = IndexRecord(
+        name=ordered[0].name, manifest=digest, tag=tags[0], tags=tuple(tags), lock=lock, images=ordered
+    )
+    store.put_index(record)
+    return record
 
 
 def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
@@ -93,7 +128,7 @@ def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
     return all(new is None or new.digest == old.digest for new, old in zip(made, records, strict=True))
 
 
-def export(image: ImageRecord, store: Store, destination: Path) -> None:
+def export(image: ImageRecord | IndexRecord, store: Store, destination: Path) -> None:
     """Write an image as an OCI layout: a folder, or an archive where the name ends in `.tar`.
 
     It appears in one step. A folder shares its blobs with the store as hard links where that is possible. An
@@ -113,10 +148,14 @@ def export(image: ImageRecord, store: Store, destination: Path) -> None:
         _export_folder(image, store, destination)
 
 
-def blobs(image: ImageRecord) -> tuple[str, ...]:
-    """Name the digests of all blobs of an image, each once: layers, config, and the manifest last."""
-    layers = (layer.record.digest for layer in image.layers)
-    return tuple(dict.fromkeys((*layers, image.config, image.manifest)))
+def blobs(image: ImageRecord | IndexRecord) -> tuple[str, ...]:
+    """Name the digests of all blobs of an image, each once: layers, configs, and the manifest last."""
+    parts = (
+        digest
+        for one in image.images
+        for digest in (*(layer.record.digest for layer in one.layers), one.config, one.manifest)
+    )
+    return tuple(dict.fromkeys((*parts, image.manifest)))
 
 
 def image_config(plan: Plan, diff_ids: Sequence[str]) -> dict[str, Any]:
@@ -157,23 +196,34 @@ def _json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _index(image: ImageRecord, store: Store) -> bytes:
-    config = json.loads(store.blob(image.config).read_bytes())
-    manifest = {
+def _descriptor(image: ImageRecord, store: Store) -> dict[str, Any]:
+    """Name an image in an index, with its platform (image-spec 1.1, image-index.md)."""
+    system, _, architecture = image.platform.partition("/")
+    return {
         "mediaType": MANIFEST_TYPE,
         "digest": image.manifest,
         "size": store.blob(image.manifest).stat().st_size,
-        "platform": {"architecture": config["architecture"], "os": config["os"]},
-        "annotations": {
-            "org.opencontainers.image.ref.name": image.tag,
-            # Where containerd, and so `docker load` on its store, looks for the full name.
-            "io.containerd.image.name": f"docker.io/library/{image.name}:{image.tag}",
-        },
+        "platform": {"architecture": architecture, "os": system},
     }
-    return _json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [manifest]})
 
 
-def _export_folder(image: ImageRecord, store: Store, destination: Path) -> None:
+def _index(image: ImageRecord | IndexRecord, store: Store) -> bytes:
+    """Write the layout's own index: one entry, which is the image or the index of several."""
+    if isinstance(image, IndexRecord):
+        size = store.blob(image.manifest).stat().st_size
+        entry: dict[str, Any] = {"mediaType": INDEX_TYPE, "digest": image.manifest, "size": size}
+    else:
+        entry = _descriptor(image, store)
+    annotations = {
+        "org.opencontainers.image.ref.name": image.tag,
+        # Where containerd, and so `docker load` on its store, looks for the full name.
+        "io.containerd.image.name": f"docker.io/library/{image.name}:{image.tag}",
+    }
+    manifests = [{**entry, "annotations": annotations}]
+    return _json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests})
+
+
+def _export_folder(image: ImageRecord | IndexRecord, store: Store, destination: Path) -> None:
     _require_layout_or_nothing(destination)
     with _beside(destination) as draft:
         folder = draft / "blobs" / "sha256"
@@ -214,7 +264,7 @@ def _replace_folder(draft: Path, destination: Path) -> None:
             raise
 
 
-def _export_archive(image: ImageRecord, store: Store, destination: Path) -> None:
+def _export_archive(image: ImageRecord | IndexRecord, store: Store, destination: Path) -> None:
     if destination.is_dir():
         raise InputError("is a folder", where=str(destination), hint="name a file that ends in .tar")
     with _beside(destination) as folder:
@@ -224,18 +274,20 @@ def _export_archive(image: ImageRecord, store: Store, destination: Path) -> None
         draft.rename(destination)
 
 
-def _write_archive(image: ImageRecord, store: Store, file: BinaryIO) -> None:
+def _write_archive(image: ImageRecord | IndexRecord, store: Store, file: BinaryIO) -> None:
     def small(name: str, data: bytes) -> bytes:
         return archive.regular(name, 0o644, len(data)) + data + archive.padding(len(data))
 
     def place(digest: str) -> str:
         return f"blobs/sha256/{digest.removeprefix('sha256:')}"
 
-    # The list of the older format of `docker save`, which newer ones write beside the OCI layout too.
+    # The list of the older format of `docker save`, which newer ones write beside the OCI layout too. It
+    # knows nothing of platforms: of several images the first has the name.
+    first = image.images[0]
     legacy = {
-        "Config": place(image.config),
+        "Config": place(first.config),
         "RepoTags": [f"{image.name}:{image.tag}"],
-        "Layers": [place(layer.record.digest) for layer in image.layers],
+        "Layers": [place(layer.record.digest) for layer in first.layers],
     }
     file.write(archive.directory("blobs", 0o755) + archive.directory("blobs/sha256", 0o755))
     for digest in sorted(blobs(image)):

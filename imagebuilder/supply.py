@@ -52,7 +52,7 @@ def fetch(
         download.fetch(_downloads(debs, urls), store, site, advance, finished)
     if wheels:
         wheels.sort(key=lambda wheel: -wheel.size)
-        urls = python.locate_wheels(wheels, lock.python, debian.glibc(lock.debs), site)
+        urls = python.locate_wheels(wheels, lock.python, debian.glibc(lock.debs), site, lock.architecture)
         download.fetch(_downloads(wheels, urls), store, site, advance, finished)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from imagebuilder.yamlfile import Invalid, nearest, printable
 
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+LONGEST = 128
 # Besides the pins: what every recipe has.
 FIELDS = frozenset({"name", "python", "suite", "lock"})
 # How many digits of the lock's checksum stand for it.
