@@ -225,12 +225,6 @@ def index_tags(recipe: Recipe, file: LockFile) -> tuple[str, ...]:
     return made[0]
 
 
-def platform_tag(tag: str, platform: str) -> str:
-    """Name the tag of one platform's image beside that of the whole: `torch2.10.0-arm64`."""
-    ending = f"-{platforms.architecture(platform)}"
-    return tag[: tags.LONGEST - len(ending)] + ending
-
-
 def _tags(recipe: Recipe, lock: Lock, checksum: str) -> tuple[str, ...]:
     digits = checksum[: tags.LOCK_DIGITS]
     if not recipe.tags:

@@ -99,8 +99,10 @@ def keyring(distribution: str, suite: str) -> Path:
 
 
 @cache
-def default_mirrors(distribution: str, suite: str) -> Mirrors:
+def default_mirrors(distribution: str, suite: str, architecture: str = "amd64") -> Mirrors:
     """Ask mmdebstrap where it would fetch a suite from: its default is the distribution's own archive.
+
+    Ubuntu keeps architectures other than amd64 in another one.
 
     It writes its sources into a new root and stops there: nothing is fetched, no privilege is needed.
 
@@ -115,7 +117,8 @@ def default_mirrors(distribution: str, suite: str) -> Mirrors:
     # As a user no mode but this one needs nothing; as root newer ones refuse it, and root's own mounts
     # nothing while there is nothing to install.
     mode = "root" if os.geteuid() == 0 else "chrootless"
-    argv = ["mmdebstrap", "--variant=custom", f"--mode={mode}", "--skip=update,cleanup"]
+    argv = ["mmdebstrap", "--variant=custom", f"--mode={mode}", "--skip=update,cleanup,check/qemu"]
+    argv.append(f"--architectures={architecture}")
     try:
         result = process.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60, check=False)
     except EnvironmentFault as error:

@@ -65,14 +65,16 @@ def glibc(debs: Sequence[Deb]) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def locate_debs(debs: Sequence[Deb], distribution: str, suite: str, site: Site) -> dict[str, tuple[str, ...]]:
+def locate_debs(
+    debs: Sequence[Deb], distribution: str, suite: str, site: Site, architecture: str = "amd64"
+) -> dict[str, tuple[str, ...]]:
     """Say where each package may be fetched, most likely place first: sha256 -> URLs. Nothing is asked.
 
     A security update keeps its name and bytes when a point release takes it over, but moves to the main
     archive's pool; both places are given.
     """
     facts = suites.facts(distribution, suite)
-    mirrors = _mirrors(distribution, suite, site)
+    mirrors = _mirrors(distribution, suite, architecture, site)
     found = {}
     for deb in debs:
         places = [(mirrors.main, deb.path)]
@@ -117,7 +119,7 @@ class _Root:
 @contextmanager
 def _private_root(request: Request, site: Site) -> Iterator[_Root]:
     keys = suites.keyring(request.distribution, request.suite)
-    mirrors = _mirrors(request.distribution, request.suite, site)
+    mirrors = _mirrors(request.distribution, request.suite, request.architecture, site)
     with tempfile.TemporaryDirectory(prefix="imagebuilder-apt-") as name:
         folder = Path(name)
         # apt fetches as a user of its own, who has to get in; there is nothing secret in here but what
@@ -182,12 +184,12 @@ def _update(root: _Root, request: Request) -> None:
         )
 
 
-def _mirrors(distribution: str, suite: str, site: Site) -> suites.Mirrors:
+def _mirrors(distribution: str, suite: str, architecture: str, site: Site) -> suites.Mirrors:
     """Take the site's mirrors, and the distribution's own where the site names none."""
     if site.apt_mirror and site.apt_security_mirror:
         main, security = site.apt_mirror, site.apt_security_mirror
     else:
-        default = suites.default_mirrors(distribution, suite)
+        default = suites.default_mirrors(distribution, suite, architecture)
         main = site.apt_mirror or default.main
         security = site.apt_security_mirror or default.security
     return suites.Mirrors(main=main.rstrip("/"), security=security.rstrip("/"))

@@ -116,7 +116,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tar.addfile(tarfile.TarInfo("etc/x"), io.BytesIO())
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     mirrors = suites.Mirrors(main="http://archive.example/debian", security="http://secure.example/debian")
-    monkeypatch.setattr(suites, "default_mirrors", lambda _distribution, _suite: mirrors)
+    monkeypatch.setattr(suites, "default_mirrors", lambda *_: mirrors)
     return folder
 
 
