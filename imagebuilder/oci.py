@@ -11,8 +11,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -80,10 +81,45 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
     return image
 
 
-def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: Store) -> IndexRecord:
-    """Make the index of one recipe's images for several platforms, and remember it under its name.
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One image of an index: platform, the manifest's digest and size in bytes, and the image's labels."""
+
+    platform: str
+    digest: str
+    size: int
+    labels: Mapping[str, str]
+
+    @property
+    def descriptor(self) -> dict[str, Any]:
+        """How an index names it (image-spec 1.1, image-index.md)."""
+        system, _, architecture = self.platform.partition("/")
+        return {
+            "mediaType": MANIFEST_TYPE,
+            "digest": self.digest,
+            "size": self.size,
+            "platform": {"architecture": architecture, "os": system},
+        }
+
+
+def index_document(entries: Sequence[Entry], lock: str) -> bytes:
+    """Write an image index: a function of its images and the lock file's checksum.
 
     Its annotations are the labels on which all images agree, so that a registry shows them for the whole.
+    """
+    ordered = sorted(entries, key=lambda entry: entry.platform)
+    common = set(ordered[0].labels.items()).intersection(*(entry.labels.items() for entry in ordered))
+    index = {
+        "schemaVersion": 2,
+        "mediaType": INDEX_TYPE,
+        "manifests": [entry.descriptor for entry in ordered],
+        "annotations": {**dict(common), **({"org.imagebuilder.lock": lock} if lock else {})},
+    }
+    return _json(index)
+
+
+def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: Store) -> IndexRecord:
+    """Make the index of one recipe's images for several platforms, and remember it under its name.
 
     Args:
         images: at least one, each for another platform.
@@ -96,16 +132,19 @@ def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: S
 
     """
     ordered = tuple(sorted(images, key=lambda image: image.platform))
-    configs = [json.loads(store.blob(image.config).read_bytes()) for image in ordered]
-    rows = [config["config"].get("Labels", {}).items() for config in configs]
-    common = set(rows[0]).intersection(*rows)
-    index = {
-        "schemaVersion": 2,
-        "mediaType": INDEX_TYPE,
-        "manifests": [_descriptor(image, store) for image in ordered],
-        "annotations": {**dict(sorted(common)), "org.imagebuilder.lock": lock},
-    }
-    digest, _ = store.put_bytes(_json(index))
+    labels = [
+        json.loads(store.blob(image.config).read_bytes())["config"].get("Labels", {}) for image in ordered
+    ]
+    entries = [
+        Entry(
+            platform=image.platform,
+            digest=image.manifest,
+            size=store.blob(image.manifest).stat().st_size,
+            labels=found,
+        )
+        for image, found in zip(ordered, labels, strict=True)
+    ]
+    digest, _ = store.put_bytes(index_document(entries, lock))
     record = IndexRecord(
         name=ordered[0].name, manifest=digest, tag=tags[0], tags=tuple(tags), lock=lock, images=ordered
     )
@@ -196,24 +235,12 @@ def _json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _descriptor(image: ImageRecord, store: Store) -> dict[str, Any]:
-    """Name an image in an index, with its platform (image-spec 1.1, image-index.md)."""
-    system, _, architecture = image.platform.partition("/")
-    return {
-        "mediaType": MANIFEST_TYPE,
-        "digest": image.manifest,
-        "size": store.blob(image.manifest).stat().st_size,
-        "platform": {"architecture": architecture, "os": system},
-    }
-
-
 def _index(image: ImageRecord | IndexRecord, store: Store) -> bytes:
     """Write the layout's own index: one entry, which is the image or the index of several."""
-    if isinstance(image, IndexRecord):
-        size = store.blob(image.manifest).stat().st_size
-        entry: dict[str, Any] = {"mediaType": INDEX_TYPE, "digest": image.manifest, "size": size}
-    else:
-        entry = _descriptor(image, store)
+    size = store.blob(image.manifest).stat().st_size
+    entry: dict[str, Any] = {"mediaType": INDEX_TYPE, "digest": image.manifest, "size": size}
+    if isinstance(image, ImageRecord):
+        entry = Entry(platform=image.platform, digest=image.manifest, size=size, labels={}).descriptor
     annotations = {
         "org.opencontainers.image.ref.name": image.tag,
         # Where containerd, and so `docker load` on its store, looks for the full name.

@@ -248,10 +248,23 @@ def _preferred(found: Collection[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Last:
-    """The last images of a recipe or a name, sorted by platform; `index` joins them where there is one."""
+    """The last images of a recipe or a name.
+
+    Attributes:
+        images: those that were asked for, sorted by platform.
+        index: what joins them; None where one image alone was asked for, or is all that there is.
+        known: all platforms of the recipe, asked for or not.
+
+    """
 
     images: tuple[ImageRecord, ...]
     index: IndexRecord | None
+    known: tuple[str, ...]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is one image out of several platforms'."""
+        return self.index is None and len(self.known) > 1
 
     @property
     def platforms(self) -> tuple[str, ...]:
@@ -303,7 +316,7 @@ def last_images(target: str, store: Store, platform: str | None = "") -> Last | 
         raise LockError(
             "its images are not joined yet", where=target, hint=f"run: imagebuilder build {target}"
         )
-    return Last(images=found, index=joined if len(found) > 1 else None)
+    return Last(images=found, index=joined if len(found) > 1 else None, known=tuple(sorted(wanted)))
 
 
 def last_image(target: str, store: Store) -> ImageRecord | None:
