@@ -42,7 +42,9 @@ def meant(word: str) -> str:
     for name, machine in MACHINES.items():
         if machine in low or architecture(name) in low:
             return f"perhaps you meant `{name}`"
-    return nearest(word, KNOWN) or f"known: {', '.join(KNOWN)}"
+    # What follows the slash alone: "linux/" would make any two alike.
+    near = nearest(low.rpartition("/")[2], map(architecture, KNOWN))
+    return near.replace("`", "`linux/", 1) or f"known: {', '.join(KNOWN)}"
 
 
 def check(word: str, *, where: str = "--platform") -> str:
