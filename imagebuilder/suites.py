@@ -37,6 +37,10 @@ class Distribution(_Strict):
     components: tuple[str, ...]
     packages: Annotated[tuple[str, ...], Field(description="In every image, besides the essential ones.")]
     security_pool: Annotated[str, Field(description="How pool paths of the security archive begin.")]
+    ports: Annotated[
+        tuple[str, ...],
+        Field(description="Architectures in an archive of their own, which mirrors of the main one lack."),
+    ] = ()
     suites: dict[str, Suite]
 
 

@@ -186,12 +186,12 @@ def _update(root: _Root, request: Request) -> None:
 
 def _mirrors(distribution: str, suite: str, architecture: str, site: Site) -> suites.Mirrors:
     """Take the site's mirrors, and the distribution's own where the site names none."""
-    if site.apt_mirror and site.apt_security_mirror:
-        main, security = site.apt_mirror, site.apt_security_mirror
-    else:
+    main, security = site.apt_mirror, site.apt_security_mirror
+    if architecture in suites.facts(distribution, suite).ports:
+        main = security = site.apt_ports_mirror
+    if not (main and security):
         default = suites.default_mirrors(distribution, suite, architecture)
-        main = site.apt_mirror or default.main
-        security = site.apt_security_mirror or default.security
+        main, security = main or default.main, security or default.security
     return suites.Mirrors(main=main.rstrip("/"), security=security.rstrip("/"))
 
 
