@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagebuilder.progress import Advance
-from imagebuilder.store import ImageRecord, Store, explained, remove_tree
+from imagebuilder.store import ImageRecord, IndexRecord, Store, explained, remove_tree
 
 log = logging.getLogger(__name__)
 
@@ -148,16 +148,22 @@ def _by_worth(store: Store) -> Iterator[tuple[Path, ...]]:
     """Group files that go together, the least worth first."""
     images = [image for name in store.image_names() if (image := store.image(name))]
     used = {path for image in images for path in _blobs_of(image, store)}
+    used |= {store.blob(index.manifest) for index in _indexes(images, store)}
     for path in _oldest_first(set(_contents(store.root / "blobs")) - used):
         yield (path,)
     for path in _oldest_first(_contents(store.root / "downloads")):
         yield (path,)
     # An image goes as a whole, but for the layers that another one still uses.
-    for path in _oldest_first(store.image_path(image.name) for image in images):
-        gone = next(image for image in images if image.name == path.stem)
+    for path in _oldest_first(store.image_path(image.key) for image in images):
+        gone = next(image for image in images if image.key == path.stem)
         images.remove(gone)
         kept = {blob for image in images for blob in _blobs_of(image, store)}
         yield tuple(sorted(_blobs_of(gone, store) - kept))
+
+
+def _indexes(images: Iterable[ImageRecord], store: Store) -> tuple[IndexRecord, ...]:
+    names = sorted({image.name for image in images})
+    return tuple(index for name in names if (index := store.index(name)))
 
 
 def _blobs_of(image: ImageRecord, store: Store) -> set[Path]:
@@ -177,6 +183,9 @@ def _drop_records(store: Store) -> None:
     for name in store.image_names():
         if store.image(name) is None:
             remove_tree(store.image_path(name))
+    for path in sorted((store.root / "indexes").glob("*.json")):
+        if not any(index.name == path.stem for index in _indexes(store.images(path.stem), store)):
+            remove_tree(path)
     kinds = ("reports", "scans", "sources")
     for path in sorted(path for kind in kinds for path in (store.root / kind).glob("*.json")):
         if not (store.root / "blobs" / "sha256" / path.stem).exists():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from imagebuilder import platforms
 from imagebuilder.lock import Lock
 from imagebuilder.plan import Plan
 from imagebuilder.store import ImageRecord, Store
@@ -100,6 +101,44 @@ def compare(before: Side, after: Side) -> Difference:
         push_bytes=sum(part.size for part in new or ()),
         shared_bytes=shared,
         measured=all(part.measured for part in new or ()),
+    )
+
+
+def of_locks(name: str, sections: Sequence[Lock]) -> Side:
+    """Describe the locks of one recipe; of several platforms, each one's packages by its name."""
+    return _joined(name, [(platforms.of(lock.architecture), of_lock(name, lock)) for lock in sections])
+
+
+def of_plans(name: str, planned: Sequence[tuple[Lock, Plan]], store: Store) -> Side:
+    """Describe the planned images of one recipe, as `of_locks` does."""
+    return _joined(name, [(plan.platform, of_plan(name, lock, plan, store)) for lock, plan in planned])
+
+
+def of_images(name: str, images: Sequence[tuple[ImageRecord, Mapping[str, str]]]) -> Side:
+    """Describe the images of one name, each with its labels, as `of_locks` does."""
+    return _joined(name, [(image.platform, of_image(name, image, labels)) for image, labels in images])
+
+
+def _joined(name: str, sides: Sequence[tuple[str, Side]]) -> Side:
+    """Make one side of those of several platforms; a layer that two of them share counts once."""
+    if len(sides) == 1:
+        return sides[0][1]
+    parts: dict[str, Part] = {}
+    for platform, side in sides:
+        for part in side.layers or ():
+            parts.setdefault(part.identity, replace(part, title=f"{part.title} ({platform})"))
+    known = all(side.packages is not None for _, side in sides)
+    return Side(
+        name=name,
+        pins={f"{key} ({platform})": text for platform, side in sides for key, text in side.pins.items()},
+        packages={
+            f"{key} ({platform})": text
+            for platform, side in sides
+            for key, text in (side.packages or {}).items()
+        }
+        if known
+        else None,
+        layers=tuple(parts.values()) if all(side.layers is not None for _, side in sides) else None,
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from imagebuilder import process, suites
+from imagebuilder import emulation, platforms, process, suites
 from imagebuilder.errors import EnvironmentFault, ImagebuilderError
 from imagebuilder.progress import human
 from imagebuilder.site import Site, detect, redact
@@ -156,10 +156,16 @@ def _machine() -> Iterator[Finding]:
     verbs = ("build", "smoke-test")
     system, machine = platform.system(), platform.machine()
     detail = f"{_release_name() or system}, {machine}, {os.cpu_count()} cores"
-    if system == "Linux" and machine == "x86_64":
+    own = platforms.own()
+    foreign = [name for name in platforms.KNOWN if name != own]
+    if system == "Linux" and own:
+        able = [name for name in foreign if emulation.runs(name)]
+        lacking = [name for name in foreign if name not in able]
+        detail += f"; also builds {', '.join(able)} (emulated)" if able else ""
+        detail += f"; {', '.join(lacking)} only with qemu-user-static" if lacking else ""
         yield _ok("machine", detail, verbs)
     else:
-        yield _amiss("machine", "missing", detail, verbs, "images are made on x86-64 Linux: use such a host")
+        yield _amiss("machine", "missing", detail, verbs, "images are made on Linux: use such a host")
 
 
 def _tools() -> Iterator[Finding]:

@@ -126,13 +126,10 @@ def loads(text: str, where: str) -> Lock:
         InputError: it is not a lock, or was changed by hand so that it no longer is one.
 
     """
-    try:
-        data = json.loads(text, object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not a lock: {error}", where=where, hint=_again(where)) from None
+    data = parse(text, where)
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
         raise LockError(
-            f"was written by a newer imagebuilder (format {data['format']}, known is {FORMAT})",
+            f"was written by a newer imagebuilder (format {data['format']})",
             where=where,
             hint="upgrade imagebuilder, or lock again",
         )
@@ -144,30 +141,53 @@ def loads(text: str, where: str) -> Lock:
             Problem(
                 message=item["msg"],
                 where=": ".join(filter(None, (where, ".".join(str(step) for step in item["loc"])))),
-                hint=_again(where),
+                hint=again(where),
             )
             for item in error.errors()
         ]
         raise InputError.of(problems[:20]) from None
 
 
+def parse(text: str, where: str) -> Any:
+    """Read the JSON of a lock, whatever its format.
+
+    Raises:
+        InputError: it is not JSON, or says something twice.
+
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not a lock: {error}", where=where, hint=again(where)) from None
+
+
 def read(path: Path) -> Lock:
-    """Read a lock file.
+    """Read the lock of a recipe for a single platform.
 
     Raises:
         LockError: there is none.
         InputError: it is damaged.
 
     """
+    return loads(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Read a lock file as text.
+
+    Raises:
+        LockError: there is none.
+        InputError: it cannot be read.
+
+    """
     try:
         if path.stat().st_size > _LIMIT:
-            raise InputError("is far too large for a lock", where=str(path), hint=_again(str(path)))
-        text = path.read_text(encoding="utf-8")
+            raise InputError("is far too large for a lock", where=str(path), hint=again(str(path)))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise LockError("there is no lock", where=str(path), hint=_again(str(path))) from None
+        raise LockError("there is no lock", where=str(path), hint=again(str(path))) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", where=str(path), hint=_again(str(path))) from None
-    return loads(text, str(path))
+        raise InputError(f"cannot be read: {error}", where=str(path), hint=again(str(path))) from None
 
 
 def write(lock: Lock, path: Path) -> None:
@@ -190,8 +210,9 @@ def require_in_step(lock: Lock, inputs: str, recipe: Path) -> None:
         )
 
 
-def _again(where: str) -> str:
-    return f"run: imagebuilder lock {where.removesuffix('.lock')}.yaml"
+def again(where: str) -> str:
+    """Say how to make a lock anew: a sentence for a hint."""
+    return f"run: imagebuilder lock {where.partition(': ')[0].removesuffix('.lock')}.yaml"
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

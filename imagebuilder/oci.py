@@ -11,8 +11,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +23,7 @@ from imagebuilder.plan import EPOCH, FilesLayer, Layer, OsLayer, Plan, WheelLaye
 from imagebuilder.store import (
     ImageLayer,
     ImageRecord,
+    IndexRecord,
     LayerRecord,
     Store,
     explained,
@@ -69,6 +71,7 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
         tag=plan.tag,
         tags=plan.tags,
         lock=plan.lock_checksum,
+        platform=plan.platform,
         layers=tuple(
             ImageLayer(record=record, title=layer.title, component=_component(layer))
             for layer, record in zip(plan.layers, layers, strict=True)
@@ -76,6 +79,77 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
     )
     store.put_image(image)
     return image
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One image of an index: platform, the manifest's digest and size in bytes, and the image's labels."""
+
+    platform: str
+    digest: str
+    size: int
+    labels: Mapping[str, str]
+
+    @property
+    def descriptor(self) -> dict[str, Any]:
+        """How an index names it (image-spec 1.1, image-index.md)."""
+        system, _, architecture = self.platform.partition("/")
+        return {
+            "mediaType": MANIFEST_TYPE,
+            "digest": self.digest,
+            "size": self.size,
+            "platform": {"architecture": architecture, "os": system},
+        }
+
+
+def index_document(entries: Sequence[Entry], lock: str) -> bytes:
+    """Write an image index: a function of its images and the lock file's checksum.
+
+    Its annotations are the labels on which all images agree, so that a registry shows them for the whole.
+    """
+    ordered = sorted(entries, key=lambda entry: entry.platform)
+    common = set(ordered[0].labels.items()).intersection(*(entry.labels.items() for entry in ordered))
+    index = {
+        "schemaVersion": 2,
+        "mediaType": INDEX_TYPE,
+        "manifests": [entry.descriptor for entry in ordered],
+        "annotations": {**dict(common), **({"org.imagebuilder.lock": lock} if lock else {})},
+    }
+    return _json(index)
+
+
+def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: Store) -> IndexRecord:
+    """Make the index of one recipe's images for several platforms, and remember it under its name.
+
+    Args:
+        images: at least one, each for another platform.
+        tags: to push the index under, its own first.
+        lock: checksum of the lock file.
+        store: where it goes.
+
+    Raises:
+        StoreError: a config cannot be read, or the store is full or not writable.
+
+    """
+    ordered = tuple(sorted(images, key=lambda image: image.platform))
+    labels = [
+        json.loads(store.blob(image.config).read_bytes())["config"].get("Labels", {}) for image in ordered
+    ]
+    entries = [
+        Entry(
+            platform=image.platform,
+            digest=image.manifest,
+            size=store.blob(image.manifest).stat().st_size,
+            labels=found,
+        )
+        for image, found in zip(ordered, labels, strict=True)
+    ]
+    digest, _ = store.put_bytes(index_document(entries, lock))
+    record = IndexRecord(
+        name=ordered[0].name, manifest=digest, tag=tags[0], tags=tuple(tags), lock=lock, images=ordered
+    )
+    store.put_index(record)
+    return record
 
 
 def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
@@ -93,7 +167,7 @@ def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
     return all(new is None or new.digest == old.digest for new, old in zip(made, records, strict=True))
 
 
-def export(image: ImageRecord, store: Store, destination: Path) -> None:
+def export(image: ImageRecord | IndexRecord, store: Store, destination: Path) -> None:
     """Write an image as an OCI layout: a folder, or an archive where the name ends in `.tar`.
 
     It appears in one step. A folder shares its blobs with the store as hard links where that is possible. An
@@ -113,10 +187,14 @@ def export(image: ImageRecord, store: Store, destination: Path) -> None:
         _export_folder(image, store, destination)
 
 
-def blobs(image: ImageRecord) -> tuple[str, ...]:
-    """Name the digests of all blobs of an image, each once: layers, config, and the manifest last."""
-    layers = (layer.record.digest for layer in image.layers)
-    return tuple(dict.fromkeys((*layers, image.config, image.manifest)))
+def blobs(image: ImageRecord | IndexRecord) -> tuple[str, ...]:
+    """Name the digests of all blobs of an image, each once: layers, configs, and the manifest last."""
+    parts = (
+        digest
+        for one in image.images
+        for digest in (*(layer.record.digest for layer in one.layers), one.config, one.manifest)
+    )
+    return tuple(dict.fromkeys((*parts, image.manifest)))
 
 
 def image_config(plan: Plan, diff_ids: Sequence[str]) -> dict[str, Any]:
@@ -157,23 +235,22 @@ def _json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _index(image: ImageRecord, store: Store) -> bytes:
-    config = json.loads(store.blob(image.config).read_bytes())
-    manifest = {
-        "mediaType": MANIFEST_TYPE,
-        "digest": image.manifest,
-        "size": store.blob(image.manifest).stat().st_size,
-        "platform": {"architecture": config["architecture"], "os": config["os"]},
-        "annotations": {
-            "org.opencontainers.image.ref.name": image.tag,
-            # Where containerd, and so `docker load` on its store, looks for the full name.
-            "io.containerd.image.name": f"docker.io/library/{image.name}:{image.tag}",
-        },
+def _index(image: ImageRecord | IndexRecord, store: Store) -> bytes:
+    """Write the layout's own index: one entry, which is the image or the index of several."""
+    size = store.blob(image.manifest).stat().st_size
+    entry: dict[str, Any] = {"mediaType": INDEX_TYPE, "digest": image.manifest, "size": size}
+    if isinstance(image, ImageRecord):
+        entry = Entry(platform=image.platform, digest=image.manifest, size=size, labels={}).descriptor
+    annotations = {
+        "org.opencontainers.image.ref.name": image.tag,
+        # Where containerd, and so `docker load` on its store, looks for the full name.
+        "io.containerd.image.name": f"docker.io/library/{image.name}:{image.tag}",
     }
-    return _json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [manifest]})
+    manifests = [{**entry, "annotations": annotations}]
+    return _json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests})
 
 
-def _export_folder(image: ImageRecord, store: Store, destination: Path) -> None:
+def _export_folder(image: ImageRecord | IndexRecord, store: Store, destination: Path) -> None:
     _require_layout_or_nothing(destination)
     with _beside(destination) as draft:
         folder = draft / "blobs" / "sha256"
@@ -214,7 +291,7 @@ def _replace_folder(draft: Path, destination: Path) -> None:
             raise
 
 
-def _export_archive(image: ImageRecord, store: Store, destination: Path) -> None:
+def _export_archive(image: ImageRecord | IndexRecord, store: Store, destination: Path) -> None:
     if destination.is_dir():
         raise InputError("is a folder", where=str(destination), hint="name a file that ends in .tar")
     with _beside(destination) as folder:
@@ -224,18 +301,20 @@ def _export_archive(image: ImageRecord, store: Store, destination: Path) -> None
         draft.rename(destination)
 
 
-def _write_archive(image: ImageRecord, store: Store, file: BinaryIO) -> None:
+def _write_archive(image: ImageRecord | IndexRecord, store: Store, file: BinaryIO) -> None:
     def small(name: str, data: bytes) -> bytes:
         return archive.regular(name, 0o644, len(data)) + data + archive.padding(len(data))
 
     def place(digest: str) -> str:
         return f"blobs/sha256/{digest.removeprefix('sha256:')}"
 
-    # The list of the older format of `docker save`, which newer ones write beside the OCI layout too.
+    # The list of the older format of `docker save`, which newer ones write beside the OCI layout too. It
+    # knows nothing of platforms: of several images the first has the name.
+    first = image.images[0]
     legacy = {
-        "Config": place(image.config),
+        "Config": place(first.config),
         "RepoTags": [f"{image.name}:{image.tag}"],
-        "Layers": [place(layer.record.digest) for layer in image.layers],
+        "Layers": [place(layer.record.digest) for layer in first.layers],
     }
     file.write(archive.directory("blobs", 0o755) + archive.directory("blobs/sha256", 0o755))
     for digest in sorted(blobs(image)):

@@ -12,9 +12,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from imagebuilder import catalog, tags
+from imagebuilder import catalog, platforms, tags
 from imagebuilder.errors import InputError
 from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.lockfile import LockFile
 from imagebuilder.recipe import Recipe
 
 VENV = "/opt/venv"
@@ -142,6 +143,10 @@ class Plan:
     def tag(self) -> str:
         return self.tags[0]
 
+    @property
+    def platform(self) -> str:
+        return platforms.of(self.architecture)
+
 
 def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
     """Lay out an image.
@@ -196,7 +201,32 @@ def image_tags(recipe: Recipe, lock: Lock) -> tuple[str, ...]:
         InputError: a filled template is too long for a tag.
 
     """
-    digits = lock.checksum[: tags.LOCK_DIGITS]
+    return _tags(recipe, lock, lock.checksum)
+
+
+def index_tags(recipe: Recipe, file: LockFile) -> tuple[str, ...]:
+    """Name the tags of what joins the platforms' images; each has to be right for every one of them.
+
+    Raises:
+        InputError: platforms have different versions of what a tag names.
+
+    """
+    made = [_tags(recipe, lock, file.checksum) for lock in file.sections]
+    for tags_there in zip(*made, strict=True):
+        if len(set(tags_there)) > 1:
+            each = ", ".join(
+                f"`{tag}` of {name}" for name, tag in zip(file.platforms, tags_there, strict=True)
+            )
+            raise InputError(
+                f"one tag cannot be {each}",
+                where=f"{recipe.name}: tags",
+                hint="pin the version in full, or write `tags:` with fewer of its parts, as in {torch:2}",
+            )
+    return made[0]
+
+
+def _tags(recipe: Recipe, lock: Lock, checksum: str) -> tuple[str, ...]:
+    digits = checksum[: tags.LOCK_DIGITS]
     if not recipe.tags:
         return version(lock), digits
     values = {**lock.pins, "name": recipe.name, "suite": recipe.suite, "lock": digits}

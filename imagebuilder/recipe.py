@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field
 
+from imagebuilder import platforms as known_platforms
 from imagebuilder import tags, yamlfile
 from imagebuilder.about import About, Strict, Text
 from imagebuilder.errors import InputError
@@ -85,6 +86,20 @@ def _base(value: str) -> str:
     return value
 
 
+def _platform(value: str) -> str:
+    if value not in known_platforms.KNOWN:
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` is not a platform that images are made for",
+            known_platforms.meant(value),
+        )
+    return value
+
+
+def _sorted(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Put platforms in order: how a recipe lists them changes nothing."""
+    return tuple(sorted(values))
+
+
 Name = Annotated[str, _must_match(_NAME, "a name", "use lower-case letters, digits and single dashes")]
 Pin = Annotated[str, AfterValidator(_pin)]
 Package = Annotated[
@@ -121,6 +136,15 @@ class Recipe(Strict):
         _must_match(_PYTHON, "a Python version", 'write it as in "3.13"'),
         Field(description="Python of the image: major.minor, quoted."),
     ]
+    platforms: Annotated[
+        tuple[Annotated[str, AfterValidator(_platform)], ...],
+        AfterValidator(_sorted),
+        Field(
+            min_length=1,
+            description="What to make it for: `linux/amd64`, `linux/arm64` or both. "
+            "An index joins the images of several.",
+        ),
+    ] = (known_platforms.DEFAULT,)
     pins: Annotated[
         dict[str, Pin],
         Field(
@@ -178,9 +202,10 @@ class Recipe(Strict):
     def checksum(self) -> str:
         """Hash what the recipe asks for: comments, order of keys and quoting do not count. Hex sha256.
 
-        Nor does what only names the image: another tag or description is no reason to resolve anew.
+        Nor does what only names the image: another tag or description is no reason to resolve anew. Nor do
+        the platforms, each of which has a lock of its own: one more changes nothing for the others.
         """
-        asked = self.model_dump(mode="json", exclude={"about", "tags"})
+        asked = self.model_dump(mode="json", exclude={"about", "tags", "platforms"})
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -228,6 +253,9 @@ _RENAMES = {
     "python_version": "python",
     "sshd": "ssh",
     "tag": "tags",
+    "platform": "platforms",
+    "architecture": "platforms",
+    "architectures": "platforms",
     "metadata": "about",
     "annotations": "about",
 }
@@ -299,7 +327,7 @@ def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> It
 
 
 def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
-    for key in ("apt", "pip", "override", "tags"):
+    for key in ("apt", "pip", "override", "tags", "platforms"):
         seen: dict[str, int] = {}
         for i, item in enumerate(_sequence(document, key)):
             if not isinstance(item, str):

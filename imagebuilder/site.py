@@ -77,6 +77,7 @@ class Site:
         wheel_folders: folders or pages with wheels in them.
         no_index: true where only the wheel folders count.
         apt_mirror, apt_security_mirror: URLs of the archive's root.
+        apt_ports_mirror: the same of the archive where a distribution keeps its other architectures.
         apt_options: names and values as apt's `-o` takes them.
         registries: settings of single registries, by host and port.
         tools: where apt, dpkg and mmdebstrap run.
@@ -92,6 +93,7 @@ class Site:
     no_index: bool = False
     apt_mirror: str = ""
     apt_security_mirror: str = ""
+    apt_ports_mirror: str = ""
     apt_options: tuple[tuple[str, str], ...] = ()
     registries: tuple[tuple[str, RegistrySite], ...] = ()
     tools: ToolsSite = ToolsSite()
@@ -178,6 +180,7 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian", tools
         no_index=given.no_index if "no_index" in set_here else host.no_index,
         apt_mirror=given.apt.mirror or apt.mirror,
         apt_security_mirror=given.apt.security_mirror or apt.security_mirror,
+        apt_ports_mirror=given.apt.ports_mirror,
         apt_options=tuple(sorted(options.items())),
         registries=tuple((name, _registry(item)) for name, item in sorted(given.registries.items())),
         tools=ToolsSite(where=cast("_Where", tools or given.tools.where), image=given.tools.image),
@@ -258,6 +261,7 @@ class _Proxies(_Strict):
 class _Apt(_Strict):
     mirror: _Url = ""
     security_mirror: _Url = ""
+    ports_mirror: _Url = ""
     options: Annotated[dict[str, str], AfterValidator(_apt_options), Field(default_factory=dict)]
 
 

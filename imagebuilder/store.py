@@ -3,7 +3,9 @@
     blobs/sha256/<hex>       layers, image configs and manifests
     downloads/sha256/<hex>   wheels and Debian packages, as fetched
     layers/<key>.json        which blob a layer's key gave (`LayerRecord`)
-    images/<name>.json       the last image of that name (`ImageRecord`)
+    images/<name>.json       the last image of that name (`ImageRecord`); for another platform than
+                             linux/amd64 `<name>--linux-arm64.json`
+    indexes/<name>.json      what joins the platforms' images of that name (`IndexRecord`)
     reports/<hex>.json       the smoke report of a manifest
     scans/<hex>.json         what the search for secrets found in a layer (`leaks.image`)
     pushed/<hex>.json        which repository of a registry has a blob (`registry.sources`)
@@ -27,13 +29,14 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from imagebuilder import platforms
 from imagebuilder.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -86,6 +89,7 @@ class ImageRecord:
         lock: the lock's checksum, hex sha256.
         layers: the lowest first.
         tags: to push it under, as the recipe said when it was built; empty in records of older versions.
+        platform: that it is for, as in `linux/arm64`.
 
     """
 
@@ -97,6 +101,48 @@ class ImageRecord:
     lock: str
     layers: tuple[ImageLayer, ...]
     tags: tuple[str, ...] = ()
+    platform: str = platforms.DEFAULT
+
+    @property
+    def key(self) -> str:
+        """What its record is called. No recipe's name has two dashes in a row."""
+        if self.platform == platforms.DEFAULT:
+            return self.name
+        return f"{self.name}--{self.platform.replace('/', '-')}"
+
+    @property
+    def images(self) -> tuple[ImageRecord, ...]:
+        """The images that a push sends: itself."""
+        return (self,)
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class IndexRecord:
+    """The images of one recipe for several platforms, and the image index that joins them.
+
+    Attributes:
+        name: the recipe's name.
+        manifest: digest of the index.
+        tag: its own; the first of `tags`.
+        tags: to push it under.
+        lock: checksum of the lock file, hex sha256.
+        images: by platform, sorted by it.
+
+    """
+
+    name: str
+    manifest: Digest
+    tag: str
+    tags: tuple[str, ...]
+    lock: str
+    images: tuple[ImageRecord, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all images' blobs, those that several share counted once."""
+        layers = {layer.record.digest: layer.record.size for image in self.images for layer in image.layers}
+        own = (image.size - sum(layer.record.size for layer in image.layers) for image in self.images)
+        return sum(layers.values()) + sum(own)
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -109,6 +155,7 @@ class _KeptLayer:
 
 _LAYER = TypeAdapter(_KeptLayer)
 _IMAGE = TypeAdapter(ImageRecord)
+_INDEX = TypeAdapter(IndexRecord)
 
 
 class DamagedDownloadError(StoreError):
@@ -247,11 +294,39 @@ class Store:
     def image(self, name: str) -> ImageRecord | None:
         """Look up the last image of a name; None when there is none, or a blob of it is gone or torn."""
         record = _load(self.image_path(name), _IMAGE)
-        if record is None or not (self.has_blob(record.manifest) and self.has_blob(record.config)):
+        return record if record is not None and self._is_whole(record) else None
+
+    def images(self, name: str) -> tuple[ImageRecord, ...]:
+        """Look up the last images of a name, of every platform that it was built for; sorted by platform."""
+        keys = (key for key in self.image_names() if key == name or key.startswith(f"{name}--"))
+        found = (image for key in keys if (image := self.image(key)))
+        return tuple(sorted(found, key=lambda image: image.platform))
+
+    def index(self, name: str) -> IndexRecord | None:
+        """Look up what joins the images of a name; None when there is nothing, or a blob is gone."""
+        record = _load(self._index_path(name), _INDEX)
+        if record is None or not self.has_blob(record.manifest):
             return None
-        if all(self.has_blob(layer.record.digest, layer.record.size) for layer in record.layers):
-            return record
-        return None
+        return record if all(self._is_whole(image) for image in record.images) else None
+
+    def put_index(self, record: IndexRecord) -> None:
+        """Remember what joins the images of a name; an older one is forgotten."""
+        self._save(self._index_path(record.name), _INDEX.dump_json(record, indent=1), durable=True)
+
+    def forget_images(self, name: str, keep: Collection[str], *, index: bool) -> None:
+        """Forget the images of a name for other platforms than these; and the index unless it is to stay."""
+        gone = [self.image_path(image.key) for image in self.images(name) if image.platform not in keep]
+        with self.in_use():
+            for path in (*gone, *(() if index else (self._index_path(name),))):
+                with explained(path):
+                    path.unlink(missing_ok=True)
+
+    def _is_whole(self, record: ImageRecord) -> bool:
+        return (
+            self.has_blob(record.manifest)
+            and self.has_blob(record.config)
+            and all(self.has_blob(layer.record.digest, layer.record.size) for layer in record.layers)
+        )
 
     def layer_keys(self) -> tuple[str, ...]:
         """Name all layers that have a record, complete or not."""
@@ -259,7 +334,7 @@ class Store:
         return tuple(sorted(name for name in names if _HEX.fullmatch(name)))
 
     def image_names(self) -> tuple[str, ...]:
-        """Name all images that have a record, complete or not."""
+        """Name the keys of all images that have a record, complete or not."""
         names = (path.stem for path in (self.root / "images").glob("*.json"))
         return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
@@ -273,9 +348,12 @@ class Store:
             raise StoreError(f"{name!r} is not an image's name")
         return self.root / "images" / f"{name}.json"
 
+    def _index_path(self, name: str) -> Path:
+        return self.root / "indexes" / self.image_path(name).name
+
     def put_image(self, record: ImageRecord) -> None:
-        """Remember an image under its name; an older one of that name is forgotten."""
-        self._save(self.image_path(record.name), _IMAGE.dump_json(record, indent=1), durable=True)
+        """Remember an image under its name and platform; an older one of both is forgotten."""
+        self._save(self.image_path(record.key), _IMAGE.dump_json(record, indent=1), durable=True)
 
     def report(self, digest: str) -> Path:
         """Name the place of the smoke report of a manifest."""

@@ -39,6 +39,10 @@ class Distribution(_Strict):
     components: tuple[str, ...]
     packages: Annotated[tuple[str, ...], Field(description="In every image, besides the essential ones.")]
     security_pool: Annotated[str, Field(description="How pool paths of the security archive begin.")]
+    ports: Annotated[
+        tuple[str, ...],
+        Field(description="Architectures in an archive of their own, which mirrors of the main one lack."),
+    ] = ()
     suites: dict[str, Suite]
 
 
@@ -110,8 +114,12 @@ def keyring(distribution: str, suite: str, has: Callable[[Path], bool] = _on_thi
 
 
 @cache
-def default_mirrors(distribution: str, suite: str, tools: Toolbox = HOST) -> Mirrors:
+def default_mirrors(
+    distribution: str, suite: str, architecture: str = "amd64", tools: Toolbox = HOST
+) -> Mirrors:
     """Ask mmdebstrap where it would fetch a suite from: its default is the distribution's own archive.
+
+    Ubuntu keeps architectures other than amd64 in another one.
 
     It writes its sources into a new root and stops there: nothing is fetched, no privilege is needed.
 
@@ -130,7 +138,8 @@ def default_mirrors(distribution: str, suite: str, tools: Toolbox = HOST) -> Mir
         # As a user no mode but this one needs nothing; as root newer ones refuse it, and root's own mounts
         # nothing while there is nothing to install.
         mode = "root" if desk.is_root else "chrootless"
-        argv = ["mmdebstrap", "--variant=custom", f"--mode={mode}", "--skip=update,cleanup"]
+        argv = ["mmdebstrap", "--variant=custom", f"--mode={mode}", "--skip=update,cleanup,check/qemu"]
+        argv.append(f"--architectures={architecture}")
         try:
             result = desk.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60, check=False)
         except EnvironmentFault as error:

@@ -48,11 +48,11 @@ def fetch(
     wheels = [package for package in packages if isinstance(package, Wheel)]
     if debs:
         distribution, _, suite = lock.base.partition(":")
-        urls = debian.locate_debs(debs, distribution, suite, site)
+        urls = debian.locate_debs(debs, distribution, suite, site, lock.architecture)
         download.fetch(_downloads(debs, urls), store, site, advance, finished)
     if wheels:
         wheels.sort(key=lambda wheel: -wheel.size)
-        urls = python.locate_wheels(wheels, lock.python, debian.glibc(lock.debs), site)
+        urls = python.locate_wheels(wheels, lock.python, debian.glibc(lock.debs), site, lock.architecture)
         download.fetch(_downloads(wheels, urls), store, site, advance, finished)
 
 

@@ -14,6 +14,7 @@ from imagebuilder.yamlfile import Invalid, nearest, printable
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 # Besides the pins: what every recipe has.
 FIELDS = frozenset({"name", "python", "suite", "lock"})
+_LONGEST = 128
 # How many digits of the lock's checksum stand for it.
 LOCK_DIGITS = 12
 
@@ -48,6 +49,16 @@ def unknown(template: str, known: frozenset[str]) -> tuple[str, str] | None:
             hint = nearest(name, known) or f"fields: {', '.join(sorted(known))}"
             return f"`{{{name}}}` is neither pinned here nor a field of every recipe", hint
     return None
+
+
+def of_platform(tag: str, platform: str) -> str:
+    """Name one platform's image beside the index of all.
+
+    >>> of_platform("torch2.10.0-py3.13", "linux/arm64")
+    'torch2.10.0-py3.13-arm64'
+    """
+    ending = f"-{platform.partition('/')[2]}"
+    return tag[: _LONGEST - len(ending)] + ending
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

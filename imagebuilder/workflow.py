@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder import catalog, diff, oci, textfile
+from imagebuilder import catalog, diff, lockfile, oci, platforms, textfile
 from imagebuilder import lock as locks
 from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
@@ -14,22 +15,23 @@ from imagebuilder.diff import Side
 from imagebuilder.errors import InputError, LockError, StoreError
 from imagebuilder.located import located
 from imagebuilder.lock import Lock
+from imagebuilder.lockfile import LockFile
 from imagebuilder.plan import Plan
 from imagebuilder.recipe import Recipe
 from imagebuilder.resolve.request import request
 from imagebuilder.rootfs import image_files
-from imagebuilder.store import ImageRecord, Store
+from imagebuilder.store import ImageRecord, IndexRecord, Store
 
 
-def read_recipe(path: Path) -> tuple[Recipe, str]:
-    """Read a recipe, and the checksum that its lock must carry."""
+def read_recipe(path: Path) -> tuple[Recipe, Mapping[str, str]]:
+    """Read a recipe, and of each of its platforms the checksum that its lock must carry."""
     recipe = recipes.load(path, catalog.names())
     with located(path, recipe.name):
-        return recipe, request(recipe).checksum(recipe)
+        return recipe, {name: request(recipe, name).checksum(recipe) for name in recipe.platforms}
 
 
-def read_plan(path: Path) -> tuple[Lock, Plan]:
-    """Read a recipe and its lock, and lay out the image.
+def read_locks(path: Path) -> tuple[Recipe, LockFile]:
+    """Read a recipe and its locks.
 
     Raises:
         InputError: a file is wrong.
@@ -37,24 +39,77 @@ def read_plan(path: Path) -> tuple[Lock, Plan]:
 
     """
     recipe, inputs = read_recipe(path)
-    lock = locks.read(locks.path_for(path))
-    locks.require_in_step(lock, inputs, path)
-    return lock, plans.plan(recipe, lock, image_files(recipe, plans.environment(recipe)))
+    file = lockfile.read(locks.path_for(path))
+    lockfile.require_in_step(file, inputs, path)
+    return recipe, file
 
 
-def update_lock(path: Path, site: Path | None, upgrade: Collection[str] | None) -> tuple[Lock | None, Lock]:
+def read_plans(path: Path, platform: str = "") -> tuple[tuple[Lock, Plan], ...]:
+    """Read a recipe and its locks, and lay out the image of each platform, or of the one that is named.
+
+    Raises:
+        InputError: a file is wrong, or the recipe is not for that platform.
+        LockError: there is no lock, or it is out of step.
+
+    """
+    recipe, file = read_locks(path)
+    require_platform(platform, file.platforms, str(path))
+    return tuple(
+        (lock, _plan(recipe, lock))
+        for name, lock in zip(file.platforms, file.sections, strict=True)
+        if platform in {"", name}
+    )
+
+
+def read_plan(path: Path, platform: str = "") -> tuple[Lock, Plan]:
+    """Read a recipe and its lock, and lay out the image for one platform: that of the recipe if it has one.
+
+    Raises:
+        InputError: a file is wrong, or which platform is meant is not said.
+        LockError: there is no lock, or it is out of step.
+
+    """
+    found = read_plans(path, platform)
+    if len(found) > 1:
+        names = " or ".join(plan.platform for _, plan in found)
+        raise InputError(
+            "is for several platforms", where=str(path), hint=f"name one with --platform: {names}"
+        )
+    return found[0]
+
+
+def require_platform(platform: str, known: Collection[str], where: str) -> None:
+    """Refuse a platform that is none, or not one of these; "" stands for all.
+
+    Raises:
+        InputError: with those that there are.
+
+    """
+    if platform and platforms.check(platform) not in known:
+        raise InputError(
+            f"is not for {platform}", where=where, hint=f"it is for {' and '.join(sorted(known))}"
+        )
+
+
+def _plan(recipe: Recipe, lock: Lock) -> Plan:
+    return plans.plan(recipe, lock, image_files(recipe, plans.environment(recipe)))
+
+
+def update_lock(
+    path: Path, site: Path | None, upgrade: Collection[str] | None
+) -> tuple[LockFile | None, LockFile]:
     """Resolve a recipe and write its lock; returns the lock before (None without one) and after."""
     # Here and not on top: `check` and `plan` look nothing up, and have half a second.
-    from imagebuilder.resolve.locking import make_lock
+    from imagebuilder.resolve.locking import make_locks
     from imagebuilder.site import detect
 
     recipe, _ = read_recipe(path)
     lock_path = locks.path_for(path)
-    previous = locks.read(lock_path) if lock_path.exists() else None
+    previous = lockfile.read(lock_path) if lock_path.exists() else None
     with located(path, recipe.name):
-        made = make_lock(recipe, detect(site, distribution=recipe.distribution), previous, upgrade)
+        made = make_locks(recipe, detect(site, distribution=recipe.distribution), previous, upgrade)
     if made != previous:
-        locks.write(made, lock_path)
+        lockfile.write(made, lock_path)
     return previous, made
 
 
@@ -77,28 +132,28 @@ def update_pins(
         InputError: the recipe is wrong, or writes a pin in a way that cannot be edited.
 
     """
-    from imagebuilder.resolve import debian
-    from imagebuilder.resolve.locking import make_lock
-    from imagebuilder.resolve.newest import newest_pins
+    from imagebuilder.resolve.locking import make_locks
+    from imagebuilder.resolve.newest import newest_for_all
     from imagebuilder.site import detect
 
-    recipe, _ = read_recipe(path)
-    lock, plan = read_plan(path)
+    recipe, file = read_locks(path)
     surroundings = detect(site, distribution=recipe.distribution)
     with located(path, recipe.name):
-        pins = newest_pins(recipe, debian.glibc(lock.debs), surroundings)
+        pins = newest_for_all(recipe, file, surroundings)
     moved = {name: (recipe.pins[name], new) for name, new in pins.items() if recipe.pins[name] != new}
     text = recipes.with_pins(path, moved)
     updated = recipe.model_copy(update={"pins": pins})
-    made = make_lock(updated, surroundings, lock, ())
-    planned = plans.plan(updated, made, image_files(updated, plans.environment(updated)))
+    made = make_locks(updated, surroundings, file, ())
+    before = diff.of_plans(str(path), [(lock, _plan(recipe, lock)) for lock in file.sections], store)
+    after = diff.of_plans(
+        f"{path} (updated)", [(lock, _plan(updated, lock)) for lock in made.sections], store
+    )
     if write:
         if moved:
             textfile.write(path, text)
-        if made != lock:
-            locks.write(made, locks.path_for(path))
-    before = diff.of_plan(str(path), lock, plan, store)
-    return before, diff.of_plan(f"{path} (updated)", made, planned, store), moved
+        if made != file:
+            lockfile.write(made, locks.path_for(path))
+    return before, after, moved
 
 
 def side(text: str, store: Store) -> Side:
@@ -111,22 +166,37 @@ def side(text: str, store: Store) -> Side:
     """
     path = Path(text)
     if path.suffix in {".yaml", ".yml"}:
-        lock, plan = read_plan(path)
-        return diff.of_plan(text, lock, plan, store)
+        return diff.of_plans(text, read_plans(path), store)
     if path.suffix == ".lock":
-        return diff.of_lock(text, locks.read(path))
-    image = store.image(text) if recipes.is_name(text) else None
-    if image is None:
+        return diff.of_locks(text, lockfile.read(path).sections)
+    found = store.images(text) if recipes.is_name(text) else ()
+    if not found:
         raise InputError(
             f"`{text}` is not an image in the store",
             where="imagebuilder diff",
             hint="give a recipe (.yaml), a lock (.lock), or a name that `imagebuilder cache ls` lists",
         )
-    return diff.of_image(text, image, labels(image, store))
+    return diff.of_images(text, [(image, labels(image, store)) for image in found])
 
 
-def lock_changes(previous: Lock | None, made: Lock) -> list[str]:
-    """Name what moved: all pins of a first lock, later only the packages that changed; and what is forced."""
+def lock_changes(previous: LockFile | None, made: LockFile) -> list[str]:
+    """Name what moved: all pins of a first lock, later only the packages that changed; and what is forced.
+
+    Of several platforms each has lines of its own, for what differs between them; what does not is told once.
+    """
+    told: dict[str, list[str]] = {}
+    for name, lock in zip(made.platforms, made.sections, strict=True):
+        for line in _lock_changes(previous.section(name) if previous else None, lock):
+            told.setdefault(line, []).append(name)
+    gone = sorted(set(previous.platforms if previous else ()) - set(made.platforms))
+    lines = [
+        line if len(names) == len(made.sections) else f"{line} ({', '.join(names)})"
+        for line, names in told.items()
+    ]
+    return [*lines, *(f"{name} is gone" for name in gone)]
+
+
+def _lock_changes(previous: Lock | None, made: Lock) -> list[str]:
     if previous is None:
         lines = [f"{name} {version}" for name, version in sorted(made.pins.items())]
     else:
@@ -149,54 +219,152 @@ def _versions(lock: Lock) -> dict[str, str]:
     return debs | {wheel.name: wheel.version for wheel in lock.wheels}
 
 
-def built_image(target: str, store: Store) -> ImageRecord | None:
+def built_image(target: str, store: Store, platform: str = "") -> ImageRecord | None:
     """Find the image that a recipe or a name stands for; None where it is neither (it may be an engine's).
 
+    Args:
+        target: a recipe's path, or an image's name.
+        store: to look in.
+        platform: of several; without it the one that this host's machine runs.
+
     Raises:
+        InputError: it is not for that platform.
         LockError: the recipe changed since its image was built, or it was never built.
 
     """
-    image = last_image(target, store)
-    require_in_step(target, store)
-    return image
+    found = last_images(target, store, platform or None)
+    if found is None:
+        return None
+    wanted = platform or _preferred(found.platforms)
+    require_in_step(target, store, wanted)
+    return next(image for image in found.images if image.platform == wanted)
+
+
+def _preferred(found: Collection[str]) -> str:
+    """Choose among platforms: this host's, else the first."""
+    own = platforms.own()
+    return own if own in found else min(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Last:
+    """The last images of a recipe or a name.
+
+    Attributes:
+        images: those that were asked for, sorted by platform.
+        index: what joins them; None where one image alone was asked for, or is all that there is.
+        known: all platforms of the recipe, asked for or not.
+
+    """
+
+    images: tuple[ImageRecord, ...]
+    index: IndexRecord | None
+    known: tuple[str, ...]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is one image out of several platforms'."""
+        return self.index is None and len(self.known) > 1
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        return tuple(image.platform for image in self.images)
+
+    @property
+    def whole(self) -> ImageRecord | IndexRecord:
+        """What a push of all sends: the index, or the only image."""
+        return self.index or self.images[0]
+
+
+def last_images(target: str, store: Store, platform: str | None = "") -> Last | None:
+    """Find the last images that were built of a recipe or a name, whatever the recipe says by now.
+
+    Args:
+        target: a recipe's path, or an image's name.
+        store: to look in.
+        platform: "" wants those of all platforms of the recipe, None is content with any of them; a name
+            wants this one and no other.
+
+    Returns:
+        The images; None where the target is neither a recipe nor an image's name.
+
+    Raises:
+        InputError: the recipe is not for that platform.
+        LockError: a recipe's image was never built.
+
+    """
+    if not is_recipe(target):
+        images = store.images(target) if recipes.is_name(target) else ()
+        index = store.index(target) if images else None
+        if not images:
+            return None
+        wanted: Collection[str] = [image.platform for image in (index.images if index else images)]
+    else:
+        recipe = recipes.load(Path(target), catalog.names())
+        images, index, wanted = store.images(recipe.name), store.index(recipe.name), recipe.platforms
+    require_platform(platform or "", wanted, target)
+    asked = (platform,) if platform else tuple(wanted)
+    found = tuple(image for image in images if image.platform in asked)
+    lacking = [name for name in asked if name not in {image.platform for image in found}]
+    if lacking and not (platform is None and found):
+        what = "its image was not built yet"
+        if len(wanted) > 1:
+            what = f"its image for {' and '.join(lacking)} was not built yet"
+        raise LockError(what, where=target, hint=f"run: imagebuilder build {target}")
+    joined = index if index is not None and index.images == found else None
+    if len(found) > 1 and joined is None and platform == "":
+        raise LockError(
+            "its images are not joined yet", where=target, hint=f"run: imagebuilder build {target}"
+        )
+    return Last(images=found, index=joined if len(found) > 1 else None, known=tuple(sorted(wanted)))
 
 
 def last_image(target: str, store: Store) -> ImageRecord | None:
-    """Find the last image that was built of a recipe or a name, whatever the recipe says by now.
+    """Find the last image of a target for a single platform; see `last_images`."""
+    found = last_images(target, store, None)
+    return found.images[0] if found else None
+
+
+def require_in_step(target: str, store: Store, platform: str = "") -> None:
+    """Refuse where images in the store are not what their recipe and lock say now; a name has no recipe.
 
     Raises:
-        LockError: the recipe's was never built.
-
-    """
-    path = Path(target)
-    if not is_recipe(target):
-        return store.image(target) if recipes.is_name(target) else None
-    image = store.image(recipes.load(path, catalog.names()).name)
-    if image is None:
-        raise LockError("its image was not built yet", where=target, hint=f"run: imagebuilder build {target}")
-    return image
-
-
-def require_in_step(target: str, store: Store) -> None:
-    """Refuse where the image in the store is not what its recipe and lock say now; a name has no recipe.
-
-    Raises:
-        LockError: the lock is out of step with the recipe, or the image with either.
+        LockError: the lock is out of step with the recipe, or an image with either.
 
     """
     if not is_recipe(target):
         return
-    lock, plan = read_plan(Path(target))
-    image = store.image(plan.name)
-    reason = ""
-    if image is None:
-        reason = "its image was not built yet"
-    elif image.lock != lock.checksum:
-        reason = "the image in the store was built from another state of the lock"
-    elif image.tags != plan.tags or not oci.is_image_of(plan, image, store):
-        reason = "the image in the store was built from another state of the recipe"
-    if reason:
-        raise LockError(reason, where=target, hint=f"run: imagebuilder build {target}")
+    for lock, plan in read_plans(Path(target), platform):
+        image = next((i for i in store.images(plan.name) if i.platform == plan.platform), None)
+        reason = ""
+        if image is None:
+            reason = "its image was not built yet"
+        elif image.lock != lock.checksum:
+            reason = "the image in the store was built from another state of the lock"
+        elif image.tags != plan.tags or not oci.is_image_of(plan, image, store):
+            reason = "the image in the store was built from another state of the recipe"
+        if reason:
+            raise LockError(reason, where=target, hint=f"run: imagebuilder build {target}")
+
+
+def join_images(path: Path, store: Store) -> IndexRecord | None:
+    """Join the images of a recipe, once the store has all of them as recipe and lock say now.
+
+    Returns:
+        The index; None for a recipe of a single platform, and while an image is missing or out of step.
+
+    """
+    recipe, file = read_locks(path)
+    several = len(recipe.platforms) > 1
+    store.forget_images(recipe.name, recipe.platforms, index=several)
+    if not several:
+        return None
+    try:
+        require_in_step(str(path), store)
+    except LockError:
+        return None
+    images = [image for image in store.images(recipe.name) if image.platform in recipe.platforms]
+    return oci.join(images, plans.index_tags(recipe, file), file.checksum, store)
 
 
 def is_recipe(target: str) -> bool:

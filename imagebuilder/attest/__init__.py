@@ -9,8 +9,10 @@ bundle.py         all documents of one image, as artefacts
 signing_keys.py   keys as cosign keeps them, and plain ones
 signature.py      signatures as cosign writes them
 publish.py        attaching all that to an image in a registry
+joining.py        the images of several platforms under one name
 published.py      reading an image and what is attached to it
 inspection.py     showing that, or an image of the store
 verification.py   checking that
+whole.py          the same for the index of several platforms
 rebuild.py        making an image again from what is attached to it
 """

@@ -12,8 +12,8 @@ from imagebuilder.attest.provenance import LOCK, RECIPE, Origin
 from imagebuilder.attest.source import Source
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.registry.artefacts import Artefact, Part
-from imagebuilder.registry.reader import OCI_MANIFEST, Descriptor
-from imagebuilder.store import ImageRecord, Store
+from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST, Descriptor
+from imagebuilder.store import ImageRecord, IndexRecord, Store
 
 TITLE = "org.opencontainers.image.title"
 # Where cosign and others look for what a statement is about.
@@ -79,8 +79,8 @@ class Document:
         )
 
 
-def subject_of(image: ImageRecord, store: Store) -> Descriptor:
-    """Describe an image of the store as artefacts name it.
+def subject_of(image: ImageRecord | IndexRecord, store: Store) -> Descriptor:
+    """Describe an image of the store, or what joins several, as artefacts name it.
 
     Raises:
         StoreError: its manifest is gone.
@@ -91,7 +91,8 @@ def subject_of(image: ImageRecord, store: Store) -> Descriptor:
         size = path.stat().st_size
     except OSError as error:
         raise StoreError("the manifest is gone", where=str(path), hint=f"build {image.name} again") from error
-    return Descriptor(media_type=OCI_MANIFEST, digest=image.manifest, size=size)
+    media_type = OCI_INDEX if isinstance(image, IndexRecord) else OCI_MANIFEST
+    return Descriptor(media_type=media_type, digest=image.manifest, size=size)
 
 
 def documents(
@@ -112,7 +113,7 @@ def documents(
         StoreError: a layer is gone, or not what recipe and lock stand for.
 
     """
-    lock, plan = source.read()
+    lock, plan = source.read(image.platform)
     with store.in_use():
         material = sbom.Material(
             name=image.name,

@@ -45,6 +45,7 @@ class Inspection:
 
     Attributes:
         reference: as it was asked for.
+        platform: that it is for, as in `linux/arm64`.
         place: `registry` or `store`.
         digest: of the manifest.
         size: bytes of manifest, config and compressed layers.
@@ -63,6 +64,7 @@ class Inspection:
     """
 
     reference: str
+    platform: str
     place: str
     digest: str
     size: int
@@ -97,6 +99,7 @@ def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
         word, line = "none", f"cannot be read: {error.strerror}"
     return Inspection(
         reference=target,
+        platform=image.platform,
         place="store",
         digest=image.manifest,
         size=image.size,
@@ -137,6 +140,7 @@ def from_registry(client: Client) -> Inspection:
     claim = _claim(image)
     return Inspection(
         reference=str(client.reference),
+        platform=image.platform,
         place="registry",
         digest=image.digest,
         size=image.size,

@@ -71,6 +71,16 @@ class Published:
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
     @property
+    def manifest_size(self) -> int:
+        """Bytes of its manifest."""
+        return self.size - self.manifest.config.size - sum(layer.size for layer in self.manifest.layers)
+
+    @property
+    def platform(self) -> str:
+        """What it is for, as its config says: `linux/arm64`."""
+        return f"{self.config.get('os', '')}/{self.config.get('architecture', '')}"
+
+    @property
     def diff_ids(self) -> tuple[str, ...]:
         """The digests of its layers' tars, as its config has them."""
         rootfs = self.config.get("rootfs")

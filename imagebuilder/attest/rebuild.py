@@ -21,7 +21,7 @@ class Rebuilt:
     seconds: float
 
 
-def rebuild(source: Source, store: Store, site: Site, progress: Progress) -> Rebuilt:
+def rebuild(source: Source, store: Store, site: Site, progress: Progress, platform: str = "") -> Rebuilt:
     """Make every layer anew in an empty store, which is then thrown away.
 
     Packages that the given store has are taken from there, for each is held to the lock's hash when it is
@@ -34,7 +34,7 @@ def rebuild(source: Source, store: Store, site: Site, progress: Progress) -> Reb
         StoreError: the disk is full.
 
     """
-    lock, plan = source.read()
+    lock, plan = source.read(platform)
     with store.work() as folder:
         fresh = Store(folder / "store")
         downloads = store.root / "downloads"

@@ -11,9 +11,9 @@ from imagebuilder import lock as locks
 from imagebuilder import textfile
 from imagebuilder.errors import InputError
 from imagebuilder.lock import Lock
-from imagebuilder.plan import Plan
+from imagebuilder.plan import Plan, index_tags
 from imagebuilder.store import ImageRecord, Store
-from imagebuilder.workflow import read_plan
+from imagebuilder.workflow import read_locks, read_plan
 
 _LIMIT = 32_000_000
 
@@ -25,19 +25,33 @@ class Source:
     recipe: str
     lock: str
 
-    def read(self) -> tuple[Lock, Plan]:
-        """Read both, as `build` does.
+    def read(self, platform: str = "") -> tuple[Lock, Plan]:
+        """Read both, as `build` does, for one platform: that of the recipe if it has only one.
 
         Raises:
-            InputError: one of them is wrong.
+            InputError: one of them is wrong, or they are for other platforms.
             LockError: they are not in step with each other, or with this version's catalog.
 
         """
         with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
-            path = Path(name) / "recipe.yaml"
-            path.write_text(self.recipe, encoding="utf-8")
-            locks.path_for(path).write_text(self.lock, encoding="utf-8")
-            return read_plan(path)
+            return read_plan(self._write(Path(name)), platform)
+
+    def tags(self) -> tuple[str, ...]:
+        """Name the tags of what joins the images of all platforms.
+
+        Raises:
+            InputError: one of them is wrong, or no tag is right for all platforms.
+            LockError: they are not in step with each other, or with this version's catalog.
+
+        """
+        with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
+            return index_tags(*read_locks(self._write(Path(name))))
+
+    def _write(self, folder: Path) -> Path:
+        path = folder / "recipe.yaml"
+        path.write_text(self.recipe, encoding="utf-8")
+        locks.path_for(path).write_text(self.lock, encoding="utf-8")
+        return path
 
 
 def of_recipe(recipe: Path) -> Source:

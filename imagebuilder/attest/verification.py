@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from imagebuilder import __version__, oci
-from imagebuilder import lock as locks
+from imagebuilder import __version__, lockfile, oci
 from imagebuilder.attest import provenance, sbom, verdict
 from imagebuilder.attest.bundle import CYCLONEDX, PROVENANCE, REPORT, SOURCE, SPDX, Kind
 from imagebuilder.attest.provenance import LOCK, RECIPE, Claim
@@ -24,6 +23,7 @@ from imagebuilder.plan import Plan
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client
 from imagebuilder.store import Store
+from imagebuilder.yamlfile import printable
 
 Status = Literal["passed", "failed", "not checked"]
 _Found = TypeVar("_Found")
@@ -101,7 +101,7 @@ def verify(question: Question, client: Client) -> Verification:
         plan, check = _plan(question, source[0], tool)
         checks.append(check)
     if question.own is not None:
-        checks.append(_own(question.own, source[0] if source else None))
+        checks.append(_own(question.own, source[0] if source else None, question.published.platform))
     claims, check = _claims(question, source[0] if source else None, plan)
     checks.append(check)
     for kind in (SPDX, CYCLONEDX):
@@ -160,9 +160,11 @@ def _signature(question: Question) -> Check:
 def _source(found: Attachment, published: Published) -> tuple[tuple[Source, Lock], str]:
     try:
         source = Source(recipe=found.files[RECIPE].decode(), lock=found.files[LOCK].decode())
-        lock = locks.loads(source.lock, LOCK)
+        lock = lockfile.loads(source.lock, LOCK).section(published.platform)
     except ImagebuilderError as error:
         raise _RefusedError(str(error.problems[0])) from None
+    if lock is None:
+        raise _RefusedError(f"the lock has nothing for {printable(published.platform)}")
     if lock.checksum != published.labels.get("org.imagebuilder.lock"):
         raise _RefusedError("the lock is not the one that the image names in its labels")
     detail = f"lock {lock.checksum[:12]}, {len(lock.debs)} Debian packages, {len(lock.wheels)} wheels"
@@ -184,7 +186,7 @@ def _plan(question: Question, source: Source, tool: str) -> tuple[Plan | None, C
     """Lay the image out anew, and compare everything but the layers' bytes."""
     name = "plan"
     try:
-        _, plan = source.read()
+        _, plan = source.read(question.published.platform)
     except ImagebuilderError as error:
         if tool and tool != __version__:
             detail = f"made by imagebuilder {tool}, this is {__version__}"
@@ -203,12 +205,12 @@ def _plan(question: Question, source: Source, tool: str) -> tuple[Plan | None, C
     return None, Check(name=name, status="failed", detail=detail)
 
 
-def _own(own: Source, attached: Source | None) -> Check:
+def _own(own: Source, attached: Source | None, platform: str) -> Check:
     name = "own recipe"
     if attached is None:
         return Check(name=name, status="failed", detail="there is nothing to compare it with")
     try:
-        same = own.read() == attached.read()
+        same = own.read(platform) == attached.read(platform)
     except ImagebuilderError as error:
         return Check(name=name, status="failed", detail=str(error.problems[0]))
     if same:

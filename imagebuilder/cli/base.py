@@ -42,6 +42,12 @@ StoreFolder = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="Store to use. [default: the user's cache]")
 ]
 ProgressKind = Annotated[str, typer.Option("--progress", metavar="KIND", help="auto, table, lines or json.")]
+PlatformName = Annotated[
+    str,
+    typer.Option(
+        "--platform", metavar="NAME", help="Of a recipe for several: only this one, as linux/arm64."
+    ),
+]
 PlainHttp = Annotated[
     bool, typer.Option("--plain-http", help="Allow plain HTTP to a registry that is not on this host.")
 ]

@@ -12,6 +12,7 @@ from imagebuilder.cli.base import (
     HtmlFile,
     Json,
     JunitFile,
+    PlatformName,
     ProgressKind,
     RecipeFile,
     SiteFile,
@@ -42,6 +43,7 @@ def fetch(
             "--output", "-o", metavar="DIR", help="Also put the files into this folder, a store of its own."
         ),
     ] = None,
+    platform: PlatformName = "",
     site: SiteFile = None,
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
@@ -52,12 +54,12 @@ def fetch(
     from imagebuilder.site import detect
     from imagebuilder.smoke.data import digits
     from imagebuilder.store import Store
-    from imagebuilder.workflow import read_plan
+    from imagebuilder.workflow import read_plans
 
     check_progress(progress)
     where = open_store(store)
     target = Store(output.absolute()) if output is not None else None
-    locks = [(path, read_plan(path)[0]) for path in recipe_files]
+    locks = [(path, locked) for path in recipe_files for locked, _ in read_plans(path, platform)]
     for path, locked in locks:
         surroundings = detect(site, distribution=locked.base.partition(":")[0])
         packages: tuple[Deb | Wheel, ...] = (*locked.debs, *locked.wheels)
@@ -98,53 +100,80 @@ def build(
             "--output", "-o", metavar="PATH", help="Also write an OCI layout: a folder, or a .tar file."
         ),
     ] = None,
+    platform: PlatformName = "",
     site: SiteFile = None,
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Build the image of a recipe. Locks it first if it never was."""
+    """Build the image of a recipe, for each of its platforms. Locks it first if it never was."""
     from imagebuilder import lock as locks
     from imagebuilder import oci
     from imagebuilder.attest import source as sources
     from imagebuilder.engines import embedded
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
-    from imagebuilder.workflow import read_plan, update_lock
+    from imagebuilder.workflow import join_images, read_plans, update_lock
 
     check_progress(progress)
     if not locks.path_for(recipe_file).exists():
         err(f"{recipe_file} has no lock yet: resolving")
         update_lock(recipe_file, site, None)
-    locked, planned = read_plan(recipe_file)
+    targets = read_plans(recipe_file, platform)
     source = sources.of_recipe(recipe_file)
     where = open_store(store)
-    surroundings = detect(site, distribution=locked.base.partition(":")[0])
-    with shown(progress, sys.stderr) as live:
-        shop = embedded.Workshop(lock=locked, store=where, site=surroundings, progress=live)
-        built = embedded.build(planned, shop)
-    sources.remember(where, built.image.manifest, source)
+    surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0])
+    # Before the first of them takes its minutes: may the last be made here at all?
+    for _, planned in targets:
+        embedded.require_possible(embedded.missing_layers(planned, where))
+    made = []
+    for locked, planned in targets:
+        with shown(progress, sys.stderr) as live:
+            shop = embedded.Workshop(lock=locked, store=where, site=surroundings, progress=live)
+            made.append(embedded.build(planned, shop))
+        sources.remember(where, made[-1].image.manifest, source)
+    index = join_images(recipe_file, where)
+    whole = index if index is not None and not platform else made[0].image
     if output is not None:
-        oci.export(built.image, where, output)
-    reference = _load(built.image, where) if load else ""
+        oci.export(whole, where, output)
+    reference = _load(_loadable(made), where) if load else ""
     if as_json:
-        out_json(
-            {
-                "name": built.image.name,
-                "digest": built.image.manifest,
-                "config": built.image.config,
-                "tag": built.image.tag,
-                "size": built.image.size,
-                "layers": len(built.image.layers),
-                "layers_made": built.made,
-                "layers_reused": built.reused,
-                "fetched_bytes": built.fetched,
-                "seconds": round(built.seconds, 3),
-                "reference": reference,
-            }
-        )
-    else:
-        _show_built(built, reference, output, recipe_file)
+        rows = [_told(built) for built in made]
+        if len(rows) == 1:
+            out_json({**rows[0], "reference": reference})
+        else:
+            summary = {"name": whole.name, "digest": whole.manifest, "tag": whole.tag, "size": whole.size}
+            out_json({**summary, "platforms": rows, "reference": reference})
+        return
+    for built in made:
+        _show_built(built)
+    if index is not None:
+        out(f"index   {index.manifest}, of {' and '.join(image.platform for image in index.images)}")
+    _show_next(reference, output, recipe_file)
+
+
+def _told(built: Built) -> dict[str, object]:
+    return {
+        "name": built.image.name,
+        "platform": built.image.platform,
+        "digest": built.image.manifest,
+        "config": built.image.config,
+        "tag": built.image.tag,
+        "size": built.image.size,
+        "layers": len(built.image.layers),
+        "layers_made": built.made,
+        "layers_reused": built.reused,
+        "fetched_bytes": built.fetched,
+        "seconds": round(built.seconds, 3),
+    }
+
+
+def _loadable(made: list[Built]) -> ImageRecord:
+    """Choose what goes into the local engine, which runs one platform well: its own, if it was built."""
+    from imagebuilder import platforms
+
+    own = platforms.own()
+    return next((built.image for built in made if built.image.platform == own), made[0].image)
 
 
 @app.command("smoke-test")
@@ -155,6 +184,7 @@ def smoke_test(
             metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image of the local engine."
         ),
     ] = "",
+    platform: PlatformName = "",
     mode: Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")] = "auto",
     runtime: Annotated[
         str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
@@ -215,7 +245,7 @@ def smoke_test(
         scaling=Scaling(asked=scaling, workload=cast("Any", workload), epochs=epochs, full=full),
     )
     where = open_store(store)
-    found = _smoke_target(target, runtime, where)
+    found = _smoke_target(target, runtime, where, platform)
     watch = Watch(ended=lambda check: err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
     result = run_smoke(found, options, store=where, site=detect(site), watch=watch)
     if result.digest and not checks:
@@ -235,7 +265,7 @@ def smoke_test(
         raise typer.Exit(TestFailure.exit_code)
 
 
-def _smoke_target(text: str, runtime: str, store: Store) -> Target:
+def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> Target:
     """Find what a smoke test is to run on; an image of the store is put into the engine first."""
     from imagebuilder.smoke import engine as engines
     from imagebuilder.smoke import target as targets
@@ -246,7 +276,7 @@ def _smoke_target(text: str, runtime: str, store: Store) -> Target:
     if not text:
         hint = "name a recipe that was built, or an image"
         raise InputError("no image is given", where="imagebuilder smoke-test", hint=hint)
-    image = built_image(text, store)
+    image = built_image(text, store, platform)
     if image is None:
         with engines.connect(cast("Any", runtime)) as engine:
             return engines.look_up(engine, text)
@@ -267,15 +297,20 @@ def _load(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
     return result.reference
 
 
-def _show_built(built: Built, reference: str, output: Path | None, recipe_file: Path) -> None:
+def _show_built(built: Built) -> None:
+    from imagebuilder import platforms
     from imagebuilder.progress import human
 
     image = built.image
-    out(f"image   {image.name}:{image.tag}")
+    foreign = "" if image.platform == platforms.DEFAULT else f" for {image.platform}"
+    out(f"image   {image.name}:{image.tag}{foreign}")
     out(f"digest  {image.manifest}")
     layers = f"{len(image.layers)} layers ({built.made} made, {built.reused} reused)"
     out(f"size    {human(image.size)} in {layers}")
     out(f"time    {built.seconds:.1f} s, {human(built.fetched)} fetched")
+
+
+def _show_next(reference: str, output: Path | None, recipe_file: Path) -> None:
     if output is not None:
         out(f"wrote   {output}")
     if reference:

@@ -12,6 +12,7 @@ import typer
 from imagebuilder.cli.base import (
     Json,
     PlainHttp,
+    PlatformName,
     ProgressKind,
     SiteFile,
     StoreFolder,
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from imagebuilder.attest.inspection import Inspection
     from imagebuilder.attest.published import Published
     from imagebuilder.attest.source import Source
-    from imagebuilder.attest.verification import Check
+    from imagebuilder.attest.verification import Check, Verification
+    from imagebuilder.attest.whole import Whole
+    from imagebuilder.registry import Client, Options
     from imagebuilder.store import Store
 
 
@@ -42,21 +45,22 @@ def inspect(
             help="registry.example/team/name:TAG, a recipe that was built, or its image's name.",
         ),
     ],
+    platform: PlatformName = "",
     plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
     """Show what an image is: pins, layers, the verdict of its smoke test, and what is attached to it."""
-    from imagebuilder.attest import inspection
+    from imagebuilder.attest import inspection, whole
     from imagebuilder.attest.published import open_image
     from imagebuilder.registry import parse
     from imagebuilder.site import detect
-    from imagebuilder.workflow import built_image
+    from imagebuilder.workflow import built_image, require_platform
 
     where = open_store(store)
     local = "/" not in target or target.endswith((".yaml", ".yml"))
-    image = built_image(target, where) if local else None
+    image = built_image(target, where, platform) if local else None
     if image is not None:
         found = inspection.from_store(target, image, where)
     elif local:
@@ -66,13 +70,43 @@ def inspect(
             hint="an image of a registry is named as in registry.example/team/name:TAG",
         )
     else:
-        host = parse(target).host
-        options = registry_options(detect(site), host, plain_http=plain_http)
-        found = inspection.from_registry(open_image(target, options))
+        options = registry_options(detect(site), parse(target).host, plain_http=plain_http)
+        client = open_image(target, options)
+        index = whole.read(client)
+        if index is not None and not platform:
+            _inspect_whole(index, client, options, as_json=as_json)
+            return
+        if index is not None:
+            client = whole.parts(index, client, options, platform)[platform]
+        found = inspection.from_registry(client)
+        require_platform(platform, [found.platform], target)
     if as_json:
         out_json(dataclasses.asdict(found))
     else:
         _show(found)
+
+
+def _inspect_whole(index: Whole, client: Client, options: Options, *, as_json: bool) -> None:
+    from imagebuilder.attest import inspection, whole
+    from imagebuilder.yamlfile import printable
+
+    found = {
+        name: inspection.from_registry(part) for name, part in whole.parts(index, client, options).items()
+    }
+    tags = whole.tags(index, client)
+    signature = "present" if index.signed else "none"
+    if as_json:
+        summary = {"reference": index.reference, "digest": index.digest, "lock": index.lock, "tags": tags}
+        rows = [dataclasses.asdict(item) for item in found.values()]
+        out_json({**summary, "signature": signature, "platforms": rows})
+        return
+    out(f"index      {index.digest}")
+    for tag in tags:
+        out(f"tag        {printable(tag)}")
+    out(f"signature  {signature}")
+    for item in found.values():
+        out("")
+        _show(item)
 
 
 @app.command()
@@ -86,6 +120,7 @@ def verify(
         Path | None,
         typer.Option("--recipe", metavar="FILE", help="A recipe, with its lock, that it must be made from."),
     ] = None,
+    platform: PlatformName = "",
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Make it again from the attached recipe and lock, and compare.")
     ] = False,
@@ -96,10 +131,11 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check a published image: signature, provenance, bills of materials, report, and that all agree."""
-    from imagebuilder.attest import published, signing_keys, source, verification
+    from imagebuilder.attest import published, signing_keys, source, verification, whole
     from imagebuilder.errors import TestFailure
     from imagebuilder.registry import parse
     from imagebuilder.site import detect
+    from imagebuilder.workflow import require_platform
 
     check_progress(progress)
     where, surroundings = open_store(store), detect(site)
@@ -107,28 +143,51 @@ def verify(
     own = source.of_recipe(recipe) if recipe else None
     options = registry_options(surroundings, parse(target).host, plain_http=plain_http)
     client = published.open_image(target, options)
-    question = verification.Question(
-        published=published.read(client, public), keyed=public is not None, own=own, store=where
+    index = whole.read(client, public)
+    parts = {"": client} if index is None else whole.parts(index, client, options, platform)
+    results: dict[str, Verification] = {}
+    for name, part in parts.items():
+        image = published.read(part, public)
+        require_platform(platform, [image.platform], target)
+        question = verification.Question(published=image, keyed=public is not None, own=own, store=where)
+        result = verification.verify(question, part)
+        if name not in {"", image.platform}:
+            detail = f"the index says {name}, its config {image.platform}"
+            wrong = verification.Check(name="platform", status="failed", detail=detail)
+            result = dataclasses.replace(result, checks=(*result.checks, wrong))
+        if rebuild:
+            again = _rebuilt(result.source, image, where, site, progress)
+            result = dataclasses.replace(result, checks=(*result.checks, again))
+        results[name] = result
+    joint = whole.checks(index, results, keyed=public is not None) if index and not platform else ()
+    passed = all(result.passed for result in results.values()) and all(
+        check.status != "failed" for check in joint
     )
-    result = verification.verify(question, client)
-    checks = list(result.checks)
-    if rebuild:
-        checks.append(_rebuilt(result.source, question.published, where, site, progress))
-    passed = all(check.status != "failed" for check in checks)
-    if as_json:
-        out_json(
-            {
-                "reference": result.reference,
-                "digest": result.digest,
-                "passed": passed,
-                "checks": [dataclasses.asdict(check) for check in checks],
-                "waivers": list(result.waivers),
-            }
-        )
+    rows = [_told(result) for result in results.values()]
+    if as_json and index is not None and not platform:
+        checks = [dataclasses.asdict(check) for check in joint]
+        summary = {"reference": index.reference, "digest": index.digest, "passed": passed}
+        out_json({**summary, "checks": checks, "platforms": rows})
+    elif as_json:
+        out_json(rows[0])
     else:
-        _show_checks(result.reference, checks, result.waivers, passed=passed)
+        for result in results.values():
+            _show_checks(result.reference, list(result.checks), result.waivers)
+        if index is not None and joint:
+            _show_checks(f"{client.reference.name}@{index.digest}", list(joint), ())
+        out("verified" if passed else "NOT verified")
     if not passed:
         raise typer.Exit(TestFailure.exit_code)
+
+
+def _told(result: Verification) -> dict[str, object]:
+    return {
+        "reference": result.reference,
+        "digest": result.digest,
+        "passed": result.passed,
+        "checks": [dataclasses.asdict(check) for check in result.checks],
+        "waivers": list(result.waivers),
+    }
 
 
 def _rebuilt(
@@ -145,12 +204,12 @@ def _rebuilt(
     if source is None:
         return Check(name=name, status="failed", detail="there is no recipe and lock to make it from")
     try:
-        lock, _ = source.read()
+        lock, _ = source.read(image.platform)
     except LockError as error:
         return Check(name=name, status="failed", detail=error.problems[0].message)
     with shown(progress, sys.stderr) as live:
         surroundings = detect(site, distribution=lock.base.partition(":")[0])
-        made = rebuild(source, where, surroundings, live)
+        made = rebuild(source, where, surroundings, live, image.platform)
     if made.digest == image.digest:
         return Check(name=name, status="passed", detail=f"the same digest, in {made.seconds:.1f} s")
     theirs = {layer.digest for layer in image.manifest.layers}
@@ -159,7 +218,7 @@ def _rebuilt(
     return Check(name=name, status="failed", detail=detail)
 
 
-def _show_checks(reference: str, checks: list[Check], waivers: tuple[str, ...], *, passed: bool) -> None:
+def _show_checks(reference: str, checks: list[Check], waivers: tuple[str, ...]) -> None:
     from imagebuilder.yamlfile import printable
 
     out(f"{reference}")
@@ -168,7 +227,6 @@ def _show_checks(reference: str, checks: list[Check], waivers: tuple[str, ...], 
         out(f"{check.name:{width}}  {check.status:11}  {printable(check.detail)}")
     if waivers:
         err(f"warning: it was pushed with these gates waived: {printable(', '.join(waivers))}")
-    out("verified" if passed else "NOT verified")
 
 
 def _show(found: Inspection) -> None:
@@ -180,6 +238,7 @@ def _show(found: Inspection) -> None:
             out(f"{name:10} {printable(text)}")
 
     row("image", f"{found.name} {found.version}".strip())
+    row("platform", found.platform)
     row("digest", found.digest)
     row("size", f"{human(found.size)} in {len(found.layers)} layers")
     row("base", found.base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 from imagebuilder.cli.base import (
     Json,
     PlainHttp,
+    PlatformName,
     ProgressKind,
     SiteFile,
     StoreFolder,
@@ -24,15 +26,16 @@ from imagebuilder.cli.base import (
     out_json,
     registry_options,
 )
-from imagebuilder.errors import InputError
+from imagebuilder.errors import GateError, ImagebuilderError, InputError
 
 if TYPE_CHECKING:
     from imagebuilder.attest.bundle import Document
-    from imagebuilder.gates import Waiver
+    from imagebuilder.gates import Gate, Waiver
     from imagebuilder.progress import Progress
-    from imagebuilder.registry import PushResult
+    from imagebuilder.registry import Client, PushResult
     from imagebuilder.site import Site
     from imagebuilder.store import ImageRecord, Store
+    from imagebuilder.workflow import Last
 
 
 @app.command()
@@ -53,6 +56,12 @@ def push(
     untested: Annotated[
         bool, typer.Option("--untested", help="Push without a passing smoke test of these very bytes.")
     ] = False,
+    untested_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--untested-on", metavar="PLATFORM", help="The same for one platform of several; may be repeated."
+        ),
+    ] = None,
     allow_secrets: Annotated[
         bool, typer.Option("--allow-secrets", help="Push what the search for secrets found something in.")
     ] = False,
@@ -69,22 +78,24 @@ def push(
         Path | None,
         typer.Option("--sign-key", metavar="FILE", help="Sign it, and what is attached, as cosign does."),
     ] = None,
+    platform: PlatformName = "",
     plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Push an image that passes every gate; only what the registry lacks travels."""
+    """Push an image that passes every gate, for all its platforms; only what the registry lacks travels."""
     from imagebuilder import registry
     from imagebuilder.attest import bundle, publish, signing_keys
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
-    from imagebuilder.workflow import labels, last_image
+    from imagebuilder.tags import of_platform
+    from imagebuilder.workflow import last_images
 
     check_progress(progress)
     where = open_store(store)
-    found = last_image(image, where)
+    found = last_images(image, where, platform)
     if found is None:
         raise InputError(
             f"`{image}` is not an image in the store",
@@ -93,39 +104,92 @@ def push(
         )
     target = registry.parse(repository)
     surroundings = detect(site)
-    waived = {
-        "recipe": out_of_step,
-        "smoke-test": untested,
-        "secrets": allow_secrets,
-        "baked-keys": allow_baked_keys,
-    }
+    waived = _waived(
+        {
+            "recipe": out_of_step,
+            "smoke-test": untested,
+            "secrets": allow_secrets,
+            "baked-keys": allow_baked_keys,
+        },
+        untested_on or (),
+        found,
+    )
     key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
+    whole = found.whole
+    given, own = _tags(found, where)
+    if found.is_part:
+        # The plain tags are for all platforms together.
+        given, own = (tuple(of_platform(tag, platform) for tag in words) for words in (given, own))
     attached: list[publish.Attached] = []
     with shown(progress, sys.stderr) as live:
-        allowed = [name for name, is_waived in waived.items() if is_waived]
-        waivers = _pass_gates(image, found, where, surroundings, allowed, live)
-        documents = _documents(image, found, where, waivers) if attach else ()
-        subject = bundle.subject_of(found, where)
-        live.begin("push", f"{found.name} to {repository}", "pushing", found.size)
+        waivers = _pass_gates(image, found, where, surroundings, waived, live)
+        documents = {
+            one.manifest: _documents(image, one, where, waivers[one.platform]) if attach else ()
+            for one in whole.images
+        }
+
+        def attach_all(client: Client) -> None:
+            for one in whole.images:
+                subject = bundle.subject_of(one, where)
+                attached.append(publish.attach(client, subject, documents[one.manifest], key))
+            if found.index is not None:
+                attached.append(publish.attach(client, bundle.subject_of(found.index, where), (), key))
+
+        live.begin("push", f"{whole.name} to {repository}", "pushing", whole.size)
         result = registry.push(
-            found,
+            whole,
             where,
             repository,
-            (*(found.tags or (found.tag, found.lock[:12])), *(tags or ())),
+            (*given, *(tags or ())),
             options=registry_options(surroundings, target.host, plain_http=plain_http),
             move=move,
-            own=(labels(found, where).get("org.opencontainers.image.version", ""), found.lock[:12]),
-            attach=lambda client: attached.append(publish.attach(client, subject, documents, key)),
+            own=own,
+            attach=attach_all,
             advance=lambda count: live.advance("push", count),
         )
-        live.end("push", f"{found.name} to {repository}", "done", result.pushed_bytes)
-    for waiver in waivers:
+        live.end("push", f"{whole.name} to {repository}", "done", result.pushed_bytes)
+    told = [waiver for one in whole.images for waiver in waivers[one.platform]]
+    for waiver in told:
         err(f"warning: {waiver.flag}: {waiver.reason}")
+    signed = sum(item.signed for item in attached)
     if as_json:
-        told = {"waivers": [dataclasses.asdict(item) for item in waivers]}
-        out_json({**dataclasses.asdict(result), **dataclasses.asdict(attached[0]), **told})
+        out_json(
+            {
+                **dataclasses.asdict(result),
+                "platforms": [{"platform": one.platform, "digest": one.manifest} for one in whole.images],
+                "artefacts": [artefact for item in attached for artefact in item.artefacts],
+                "signed": signed,
+                "waivers": [dataclasses.asdict(waiver) for waiver in told],
+            }
+        )
         return
-    _show(result, documents, None if key is None else attached[0].signed)
+    _show(result, documents[whole.images[-1].manifest], None if key is None else signed)
+    if found.index is not None:
+        for one in whole.images:
+            out(f"        {one.platform}  {one.manifest}")
+
+
+def _waived(
+    flags: Mapping[str, bool], untested_on: Sequence[str], found: Last
+) -> Mapping[str, tuple[str, ...]]:
+    """Say of each platform which gates may say no."""
+    from imagebuilder.workflow import require_platform
+
+    for name in untested_on:
+        require_platform(name, found.platforms, "--untested-on")
+    everywhere = tuple(gate for gate, is_waived in flags.items() if is_waived)
+    return {
+        name: (*everywhere, "smoke-test") if name in untested_on else everywhere for name in found.platforms
+    }
+
+
+def _tags(found: Last, store: Store) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Name the tags to push under, and those of them that say nothing but what is inside."""
+    from imagebuilder.workflow import labels
+
+    whole = found.whole
+    version = labels(found.images[0], store).get("org.opencontainers.image.version", "")
+    return whole.tags or (whole.tag, whole.lock[:12]), (version, whole.lock[:12])
 
 
 def _documents(
@@ -139,26 +203,58 @@ def _documents(
 
 
 def _pass_gates(
-    target: str, image: ImageRecord, store: Store, site: Site, waived: list[str], live: Progress
-) -> tuple[Waiver, ...]:
-    """Try every gate before a push; what was waived is returned, and is to be told and recorded."""
+    target: str,
+    found: Last,
+    store: Store,
+    site: Site,
+    waived: Mapping[str, Collection[str]],
+    live: Progress,
+) -> Mapping[str, tuple[Waiver, ...]]:
+    """Try every gate for every platform; what was waived is returned, and is to be told and recorded."""
+    from imagebuilder import gates
+
+    passed: dict[str, tuple[Waiver, ...]] = {}
+    refused: list[ImagebuilderError] = []
+    for image in found.images:
+        try:
+            waivers = gates.pass_all(_gates(target, image, store, site, live), waived[image.platform])
+        except ImagebuilderError as error:
+            if len(found.known) > 1:
+                error.problems = tuple(
+                    dataclasses.replace(item, message=f"on {image.platform}: {item.message}")
+                    for item in error.problems
+                )
+            refused.append(error)
+            continue
+        if len(found.known) > 1:
+            waivers = tuple(
+                dataclasses.replace(item, reason=f"on {image.platform}: {item.reason}") for item in waivers
+            )
+        passed[image.platform] = waivers
+    if len(refused) > 1:
+        raise GateError.of([problem for error in refused for problem in error.problems])
+    if refused:
+        raise refused[0]
+    return passed
+
+
+def _gates(target: str, image: ImageRecord, store: Store, site: Site, live: Progress) -> tuple[Gate, ...]:
+    """Search an image for secrets, and list what has to hold of it."""
     from imagebuilder import gates, leaks, registry
     from imagebuilder.gates import Gate
     from imagebuilder.workflow import require_in_step
 
     marks = leaks.marks(site, Path.home(), store.root)
     size = sum(layer.record.size for layer in image.layers)
-    live.begin("scan", f"secrets in {image.name}", "searching", size)
-    scan = leaks.scan(image, store, marks, advance=lambda count: live.advance("scan", count))
-    live.end("scan", f"secrets in {image.name}", "failed" if scan.findings else "done", scan.bytes)
-    return gates.pass_all(
-        (
-            Gate(name="recipe", check=lambda: require_in_step(target, store)),
-            Gate(name="smoke-test", check=lambda: registry.require_proof(image, store)),
-            Gate(name="secrets", check=lambda: gates.require_no_secrets(scan)),
-            Gate(name="baked-keys", check=lambda: gates.require_no_baked_keys(scan)),
-        ),
-        waived,
+    row = f"scan {image.platform}"
+    live.begin(row, f"secrets in {image.name}", "searching", size)
+    scan = leaks.scan(image, store, marks, advance=lambda count: live.advance(row, count))
+    live.end(row, f"secrets in {image.name}", "failed" if scan.findings else "done", scan.bytes)
+    return (
+        Gate(name="recipe", check=lambda: require_in_step(target, store, image.platform)),
+        Gate(name="smoke-test", check=lambda: registry.require_proof(image, store)),
+        Gate(name="secrets", check=lambda: gates.require_no_secrets(scan)),
+        Gate(name="baked-keys", check=lambda: gates.require_no_baked_keys(scan)),
     )
 
 

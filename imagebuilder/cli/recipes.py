@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imagebuilder.cli.base import (
     Json,
+    PlatformName,
     RecipeFile,
     SiteFile,
     app,
@@ -18,6 +19,9 @@ from imagebuilder.cli.base import (
     out_json,
 )
 from imagebuilder.errors import ImagebuilderError, InputError
+
+if TYPE_CHECKING:
+    from imagebuilder.plan import Plan
 
 
 @app.command()
@@ -51,14 +55,14 @@ def check(
 ) -> None:
     """Check recipes and their locks, offline: every problem of every file at once."""
     from imagebuilder import lock as locks
-    from imagebuilder.workflow import read_plan, read_recipe
+    from imagebuilder.workflow import read_plans, read_recipe
 
     rows: list[dict[str, object]] = []
     worst = 0
     for path in recipes:
         locked = locks.path_for(path).exists()
         try:
-            _ = read_plan(path) if locked else read_recipe(path)
+            _ = read_plans(path) if locked else read_recipe(path)
         except ImagebuilderError as error:
             worst = max(worst, error.exit_code)
             problems = [dataclasses.asdict(problem) for problem in error.problems]
@@ -106,18 +110,31 @@ def lock(
         return
     for line in lock_changes(previous, made):
         out(f"  {line}")
-    out(f"wrote {locks.path_for(path)}: {len(made.debs)} Debian packages, {len(made.wheels)} wheels")
+    for name, section in zip(made.platforms, made.sections, strict=True):
+        what = f"{len(section.debs)} Debian packages, {len(section.wheels)} wheels"
+        out(f"wrote {locks.path_for(path)}: " + (f"{name}: {what}" if len(made.sections) > 1 else what))
     out(f"next: imagebuilder build {path}")
 
 
 @app.command()
-def plan(recipe_file: RecipeFile, as_json: Json = False) -> None:
+def plan(recipe_file: RecipeFile, platform: PlatformName = "", as_json: Json = False) -> None:
     """Show the layers and the config that a build would make. Offline; needs a lock."""
-    from imagebuilder.progress import human
-    from imagebuilder.workflow import read_plan
+    from imagebuilder.workflow import read_plans
 
-    _, planned = read_plan(recipe_file)
-    layers = [
+    planned = [plan for _, plan in read_plans(recipe_file, platform)]
+    if as_json:
+        rows = [_described(plan) for plan in planned]
+        # One image is one object, as it ever was; several are a list of them.
+        out_json(rows[0] if len(rows) == 1 else rows)
+        return
+    for number, image in enumerate(planned):
+        if len(planned) > 1:
+            out(("\n" if number else "") + image.platform)
+        _show_plan(image)
+
+
+def _layers(planned: Plan) -> list[dict[str, object]]:
+    return [
         {
             "kind": type(layer).__name__,
             "title": layer.title,
@@ -128,10 +145,22 @@ def plan(recipe_file: RecipeFile, as_json: Json = False) -> None:
         }
         for layer in planned.layers
     ]
-    if as_json:
-        config = dataclasses.asdict(planned.config)
-        out_json({"name": planned.name, "tag": planned.tag, "layers": layers, "config": config})
-        return
+
+
+def _described(planned: Plan) -> dict[str, object]:
+    return {
+        "name": planned.name,
+        "platform": planned.platform,
+        "tag": planned.tag,
+        "layers": _layers(planned),
+        "config": dataclasses.asdict(planned.config),
+    }
+
+
+def _show_plan(planned: Plan) -> None:
+    from imagebuilder.progress import human
+
+    layers = _layers(planned)
     for layer in layers:
         size = int(str(layer["packages_bytes"]))
         out(f"{str(layer['key'])[:12]}  {human(size) if size else '':>8}  {layer['title']}")
@@ -145,16 +174,22 @@ def render(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write it there. [default: print it]"),
     ] = None,
+    platform: PlatformName = "",
 ) -> None:
     """Write the plan as a Dockerfile that `docker buildx build` takes without imagebuilder. Needs a lock."""
     from imagebuilder import render as renderer
     from imagebuilder import share, textfile
-    from imagebuilder.workflow import read_plan
+    from imagebuilder.workflow import read_plan, read_plans
 
-    _, planned = read_plan(recipe_file)
-    text = renderer.render(planned, share.template("Dockerfile.j2"))
     if output is None:
-        out(text.rstrip("\n"))
-    else:
-        textfile.write(output, text)
-        out(f"wrote {output}")
+        _, planned = read_plan(recipe_file, platform)
+        out(renderer.render(planned, share.template("Dockerfile.j2")).rstrip("\n"))
+        return
+    found = read_plans(recipe_file, platform)
+    for _, planned in found:
+        path = output
+        if len(found) > 1:
+            # Packages have other names and versions on each platform: one file for all could not be read.
+            path = output.with_name(f"{output.stem}.{planned.architecture}{output.suffix}")
+        textfile.write(path, renderer.render(planned, share.template("Dockerfile.j2")))
+        out(f"wrote {path}")

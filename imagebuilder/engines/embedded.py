@@ -11,13 +11,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder import oci, supply, toolbox
+from imagebuilder import emulation, oci, platforms, supply, toolbox
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.layers.system import build_os_layer
@@ -65,6 +65,23 @@ def build(plan: Plan, shop: Workshop) -> Built:
         return _build(plan, shop)
 
 
+def require_possible(layers: Iterable[Layer]) -> None:
+    """Make sure, before anything is fetched, that this host can run what has to be run for these layers.
+
+    Raises:
+        EnvironmentFault: it cannot; says what to install, or where else to build.
+
+    """
+    for layer in layers:
+        if isinstance(layer, OsLayer):
+            emulation.require(platforms.of(layer.architecture))
+
+
+def missing_layers(plan: Plan, store: Store) -> tuple[Layer, ...]:
+    """Name the layers of a plan that the store does not have."""
+    return tuple(layer for layer in plan.layers if store.layer(layer.key) is None)
+
+
 def _build(plan: Plan, shop: Workshop) -> Built:
     started = time.monotonic()
     records: dict[str, LayerRecord] = {}
@@ -74,6 +91,7 @@ def _build(plan: Plan, shop: Workshop) -> Built:
             records[layer.key] = record
             shop.progress.end(layer.key, layer.title, "cached", record.size)
     missing = [layer for layer in plan.layers if layer.key not in records]
+    require_possible(missing)
     fetched = 0
     if missing:
         made, fetched = _make(missing, shop)

@@ -18,10 +18,12 @@ from urllib.parse import quote
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 
+from imagebuilder import platforms
 from imagebuilder.engines import endpoint
 from imagebuilder.errors import EnvironmentFault
 from imagebuilder.progress import Advance, no_advance
 from imagebuilder.store import ImageRecord, Store
+from imagebuilder.tags import of_platform
 from imagebuilder.yamlfile import printable
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ def load(
 ) -> LoadResult:
     """Load an image, name it `name:<its tag>` and `name:latest`, and check that it is the one.
 
+    An image for another machine than this host's has the architecture behind each tag (`latest-arm64`), so
+    that it does not take the name of the one that runs here without an emulator.
+
     Args:
         image: what to load.
         store: that holds its blobs.
@@ -77,6 +82,8 @@ def load(
     # Podman keeps its own images under this name; a bare one would mean a registry's.
     name = f"localhost/{image.name}" if engine.kind == "podman" else image.name
     wanted = tuple(dict.fromkeys((image.tag, *tags, "latest")))
+    if image.platform != platforms.own():
+        wanted = tuple(of_platform(tag, image.platform) for tag in wanted)
     references = tuple(f"{name}:{tag}" for tag in wanted)
     moved, by_archive = 0, False
     with _explained(engine), store.in_use():

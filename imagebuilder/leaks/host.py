@@ -101,7 +101,7 @@ def _passwords(site: Site) -> Iterator[Mark]:
     options = [value for _, value in site.apt_options]
     urls = (
         *proxies, site.index, *site.extra_indexes, *site.wheel_folders, site.apt_mirror,
-        site.apt_security_mirror, *options,
+        site.apt_security_mirror, site.apt_ports_mirror, *options,
     )  # fmt: skip
     for url in urls:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from imagebuilder import platforms
 from imagebuilder.errors import GateError
 from imagebuilder.store import ImageRecord, Store
 
@@ -18,7 +19,8 @@ def require_proof(image: ImageRecord, store: Store) -> None:
 
     """
     path = store.report(image.manifest)
-    hint = f"run: imagebuilder smoke-test {image.name}"
+    elsewhere = "" if image.platform == platforms.own() else f" --platform {image.platform}"
+    hint = f"run: imagebuilder smoke-test {image.name}{elsewhere}"
     try:
         with path.open("rb") as file:
             report = json.loads(file.read(_LIMIT))

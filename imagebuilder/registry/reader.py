@@ -24,6 +24,7 @@ from imagebuilder.yamlfile import printable
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+_INDEXES = frozenset({OCI_INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"})
 _IMAGES = frozenset({OCI_MANIFEST, "application/vnd.docker.distribution.manifest.v2+json"})
 
 # What anybody attaches is JSON or text for people to read; a bill of materials of ten thousand packages has
@@ -42,6 +43,16 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, populate_by_name=True)
 
 
+class Platform(_Document):
+    """What an image of an index is for, in Go's words (image-spec 1.1, image-index.md)."""
+
+    os: Annotated[str, Field(max_length=64)]
+    architecture: Annotated[str, Field(max_length=64)]
+
+    def __str__(self) -> str:
+        return f"{self.os}/{self.architecture}"
+
+
 class Descriptor(_Document):
     """A blob or manifest by its digest, as OCI documents name them; `size` is in bytes."""
 
@@ -50,6 +61,7 @@ class Descriptor(_Document):
     size: Annotated[int, Field(ge=0)]
     artifact_type: Annotated[str, Field(alias="artifactType", max_length=255)] = ""
     annotations: dict[str, str] = {}
+    platform: Platform | None = None
 
 
 class ImageManifest(_Document):
@@ -69,6 +81,7 @@ class Index(_Document):
 
     schema_version: Annotated[Literal[2], Field(alias="schemaVersion")]
     manifests: tuple[Descriptor, ...] = ()
+    annotations: dict[str, str] = {}
 
 
 class _Tags(_Document):
@@ -88,9 +101,22 @@ def image_manifest(client: Client, name: str) -> tuple[Manifest, ImageManifest]:
         raise RegistryError(
             f"is not the manifest of one image but of the type {printable(raw.media_type)}",
             where=where,
-            hint="name one platform's image by its digest",
+            hint="name one platform's image by its digest, or with --platform",
         )
     return raw, parse(ImageManifest, raw.data, where)
+
+
+def image_index(client: Client, name: str) -> tuple[Manifest, Index] | None:
+    """Read the index of the images of several platforms, by tag or digest; None where one image stands there.
+
+    Raises:
+        RegistryError: there is nothing, or it is damaged.
+
+    """
+    raw = client.get_manifest(name)
+    if raw.media_type not in _INDEXES:
+        return None
+    return raw, parse(Index, raw.data, f"{client.reference.name}@{raw.digest}")
 
 
 def find_manifest(client: Client, name: str) -> Manifest | None:

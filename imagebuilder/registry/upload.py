@@ -1,6 +1,7 @@
 """Push an image: only the blobs that the registry lacks travel, the manifest after them, the tags last.
 
-So an interrupted push leaves no image that misses a layer, and pushing again goes on where it stopped.
+Of several platforms all images are there before the index that names them, and that before any tag. So an
+interrupted push leaves no image that misses a layer, and pushing again goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from imagebuilder.registry import sources
 from imagebuilder.registry.blob import MOUNTED, PUSHED, REUSED, Blob, Upload, damaged
 from imagebuilder.registry.client import Client, Options
 from imagebuilder.registry.reference import check_tag, parse
-from imagebuilder.store import ImageRecord, Store
+from imagebuilder.store import ImageRecord, IndexRecord, Store
 
 _PARALLEL = 4
 
@@ -60,7 +61,7 @@ class PushResult:
 
 
 def push(
-    image: ImageRecord,
+    image: ImageRecord | IndexRecord,
     store: Store,
     reference: str,
     tags: Sequence[str] = (),
@@ -71,7 +72,7 @@ def push(
     attach: Callable[[Client], object] | None = None,
     advance: Advance = no_advance,
 ) -> PushResult:
-    """Push an image of the store.
+    """Push an image of the store, or the images of several platforms and the index that joins them.
 
     Args:
         image: what to push.
@@ -81,7 +82,7 @@ def push(
         options: how to reach the registry.
         move: let a tag that stands for another image stand for this one.
         own: tags that may always do so, for they say nothing but what is inside.
-        attach: called when the image is there, and before any tag stands for it.
+        attach: called when all is there, and before any tag stands for it.
         advance: told the bytes done, of `image.size` in all; bytes that need not travel count at once.
 
     Raises:
@@ -101,7 +102,7 @@ def push(
     if not names:
         raise InputError("no tag is given", where=reference, hint=f"write `{target.name}:TAG`")
     with store.in_use():
-        manifest, blobs = _contents(image, store)
+        manifests, blobs = _contents(image, store)
         known = sources.known(store, target)
         elsewhere = {
             blob.digest: known[blob.digest]
@@ -116,11 +117,12 @@ def push(
         uploads = [Upload(client, blob, elsewhere.get(blob.digest, ""), advance) for blob in blobs]
         fates = _push_blobs(client, uploads)
         sources.remember(store, target, [blob.digest for blob in blobs])
-        _push_manifest(client, image.manifest, manifest)
+        for digest, data in manifests.items():
+            _push_manifest(client, digest, data)
         if attach is not None:
             attach(client)
-        _set_tags(client, image.manifest, manifest, names, names if move else own)
-    advance(len(manifest))
+        _set_tags(client, image.manifest, manifests[image.manifest], names, names if move else own)
+    advance(sum(len(manifests[one.manifest]) for one in image.images))
     stayed = [blob for blob in blobs if fates[blob.digest] != PUSHED]
     return PushResult(
         reference=f"{target.name}@{image.manifest}",
@@ -142,25 +144,75 @@ def push(
     )
 
 
-def _contents(image: ImageRecord, store: Store) -> tuple[bytes, tuple[Blob, ...]]:
-    """Read the manifest, and find what it names: all there, each once, the largest first."""
-    path = store.blob(image.manifest)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise damaged(path, image.name) from error
-    if f"sha256:{hashlib.sha256(data).hexdigest()}" != image.manifest:
-        raise damaged(path, image.name)
-    manifest: dict[str, Any] = json.loads(data)
-    blobs = {
-        part["digest"]: Blob(digest=part["digest"], size=part["size"], path=store.blob(part["digest"]))
-        for part in (manifest["config"], *manifest["layers"])
-    }
+def push_index(
+    client: Client,
+    data: bytes,
+    tags: Sequence[str],
+    *,
+    move: bool = False,
+    own: Collection[str] = (),
+    attach: Callable[[str], object],
+) -> tuple[tuple[str, str], ...]:
+    """Push an index of images that the repository has already.
+
+    Args:
+        client: of the repository, signed in to push.
+        data: the index.
+        tags: to give it.
+        move: let a tag that stands for another image stand for this one.
+        own: tags that may always do so.
+        attach: called with the index's digest, before any tag stands for it.
+
+    Returns:
+        the tags that stood for another image before, and its digest.
+
+    Raises:
+        InputError: a tag is none.
+        GateError: a tag stands for another image, and may not be moved; nothing was sent.
+        RegistryError: the registry refused, broke or cannot be reached.
+
+    """
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    names = tuple(dict.fromkeys(check_tag(tag) for tag in tags))
+    standing = _standing(client, digest, names)
+    stuck = {} if move else {tag: there for tag, there in standing.items() if tag not in own}
+    if stuck:
+        raise _immovable(client.reference.name, stuck)
+    _push_manifest(client, digest, data)
+    attach(digest)
+    _set_tags(client, digest, data, names, names if move else own)
+    return tuple(standing.items())
+
+
+def _contents(image: ImageRecord | IndexRecord, store: Store) -> tuple[Mapping[str, bytes], tuple[Blob, ...]]:
+    """Read the manifests, the last of which names the others, and find what they name: all there, each once.
+
+    The blobs are sorted by size, the largest first.
+    """
+    digests = dict.fromkeys((*(one.manifest for one in image.images), image.manifest))
+    manifests = {digest: _manifest(digest, image.name, store) for digest in digests}
+    blobs: dict[str, Blob] = {}
+    for one in image.images:
+        manifest: dict[str, Any] = json.loads(manifests[one.manifest])
+        for part in (manifest["config"], *manifest["layers"]):
+            place = store.blob(part["digest"])
+            blobs[part["digest"]] = Blob(digest=part["digest"], size=part["size"], path=place)
     for blob in blobs.values():
         if not store.has_blob(blob.digest, blob.size):
             raise damaged(blob.path, image.name)
     # The largest first: what is last keeps only one of the connections busy.
-    return data, tuple(sorted(blobs.values(), key=lambda blob: (-blob.size, blob.digest)))
+    return manifests, tuple(sorted(blobs.values(), key=lambda blob: (-blob.size, blob.digest)))
+
+
+def _manifest(digest: str, name: str, store: Store) -> bytes:
+    path = store.blob(digest)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise damaged(path, name) from error
+    if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+        raise damaged(path, name)
+    return data
 
 
 def _standing(client: Client, digest: str, tags: Sequence[str]) -> dict[str, str]:

@@ -67,14 +67,16 @@ def glibc(debs: Sequence[Deb]) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def locate_debs(debs: Sequence[Deb], distribution: str, suite: str, site: Site) -> dict[str, tuple[str, ...]]:
+def locate_debs(
+    debs: Sequence[Deb], distribution: str, suite: str, site: Site, architecture: str = "amd64"
+) -> dict[str, tuple[str, ...]]:
     """Say where each package may be fetched, most likely place first: sha256 -> URLs. Nothing is asked.
 
     A security update keeps its name and bytes when a point release takes it over, but moves to the main
     archive's pool; both places are given.
     """
     facts = suites.facts(distribution, suite)
-    mirrors = _mirrors(distribution, suite, site)
+    mirrors = _mirrors(distribution, suite, architecture, site)
     found = {}
     for deb in debs:
         places = [(mirrors.main, deb.path)]
@@ -120,7 +122,7 @@ class _Root:
 
 @contextmanager
 def _private_root(request: Request, site: Site) -> Iterator[_Root]:
-    mirrors = _mirrors(request.distribution, request.suite, site)
+    mirrors = _mirrors(request.distribution, request.suite, request.architecture, site)
     tools = toolbox.choose(site)
     with (
         tempfile.TemporaryDirectory(prefix="imagebuilder-apt-") as name,
@@ -219,14 +221,14 @@ def _update(root: _Root, request: Request) -> None:
         )
 
 
-def _mirrors(distribution: str, suite: str, site: Site) -> suites.Mirrors:
+def _mirrors(distribution: str, suite: str, architecture: str, site: Site) -> suites.Mirrors:
     """Take the site's mirrors, and the distribution's own where the site names none."""
-    if site.apt_mirror and site.apt_security_mirror:
-        main, security = site.apt_mirror, site.apt_security_mirror
-    else:
-        default = suites.default_mirrors(distribution, suite, toolbox.choose(site))
-        main = site.apt_mirror or default.main
-        security = site.apt_security_mirror or default.security
+    main, security = site.apt_mirror, site.apt_security_mirror
+    if architecture in suites.facts(distribution, suite).ports:
+        main = security = site.apt_ports_mirror
+    if not (main and security):
+        default = suites.default_mirrors(distribution, suite, architecture, toolbox.choose(site))
+        main, security = main or default.main, security or default.security
     return suites.Mirrors(main=main.rstrip("/"), security=security.rstrip("/"))
 
 

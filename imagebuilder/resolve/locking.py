@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
 
 from imagebuilder import catalog
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.lock import Deb, Lock, Override, Wheel
+from imagebuilder.lockfile import LockFile
 from imagebuilder.recipe import Recipe
 from imagebuilder.resolve import debian, debpins, python
 from imagebuilder.resolve.request import Request, request
@@ -18,26 +20,68 @@ from imagebuilder.site import Site
 log = logging.getLogger(__name__)
 
 
-def make_lock(recipe: Recipe, site: Site, previous: Lock | None, upgrade: Collection[str] | None) -> Lock:
-    """Resolve a recipe.
+def make_locks(
+    recipe: Recipe, site: Site, previous: LockFile | None, upgrade: Collection[str] | None
+) -> LockFile:
+    """Resolve a recipe for each of its platforms.
+
+    The first is resolved alone; the others take its versions of wheels wherever these exist for them.
 
     Args:
         recipe: what to resolve.
         site: where indexes, archives and proxies are.
-        previous: the lock there is; what still fits stays as it is.
+        previous: the locks there are; what still fits stays as it is.
         upgrade: None keeps all that fits, an empty collection moves everything, names move these pins
             or packages.
 
     Raises:
-        ConflictError: pins that cannot hold together; all of them at once.
+        ConflictError: pins that cannot hold together, with the platform where that is not so on all of them.
         FetchError: an index or an archive could not be asked.
 
     """
-    wanted = request(recipe)
+    before = {name: previous.section(name) if previous else None for name in recipe.platforms}
+    names = {name: _known_names(recipe, name, before[name]) for name in recipe.platforms}
+    _check_names(recipe, names, upgrade)
+    made: list[Lock] = []
+    problems: dict[str, tuple[Problem, ...]] = {}
+    for name in recipe.platforms:
+        # What is to move and is not in one platform's image leaves that image as it is.
+        moving = upgrade if not upgrade else (set(upgrade) & names[name]) or None
+        question = _Question(
+            platform=name, previous=before[name], upgrade=moving, like=made[0] if made else None
+        )
+        try:
+            made.append(_make_lock(recipe, site, question))
+        except ConflictError as error:
+            problems[name] = error.problems
+    if problems:
+        raise ConflictError.of(_with_platforms(problems, recipe.platforms))
+    return LockFile(sections=tuple(made))
+
+
+def make_lock(recipe: Recipe, site: Site, previous: Lock | None, upgrade: Collection[str] | None) -> Lock:
+    """Resolve a recipe for a single platform; see `make_locks`."""
+    before = LockFile(sections=(previous,)) if previous is not None else None
+    (lock,) = make_locks(recipe, site, before, upgrade).sections
+    return lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """What to resolve for one platform: its lock so far, what may move, and whose versions to take."""
+
+    platform: str
+    previous: Lock | None
+    upgrade: Collection[str] | None
+    like: Lock | None
+
+
+def _make_lock(recipe: Recipe, site: Site, question: _Question) -> Lock:
+    previous, upgrade = question.previous, question.upgrade
+    wanted = request(recipe, question.platform)
     inputs = wanted.checksum(recipe)
     if previous is not None and previous.inputs == inputs and upgrade is None:
         return previous
-    _check_names(wanted, recipe, previous, upgrade)
     problems: list[Problem] = []
     debs: tuple[Deb, ...] = ()
     wheels: tuple[Wheel, ...] = ()
@@ -49,9 +93,9 @@ def make_lock(recipe: Recipe, site: Site, previous: Lock | None, upgrade: Collec
     # Wheels are resolved even when a Debian pin failed: people want to hear of everything at once. They
     # need the suite's C library, which a failed solve does not tell: then the newest there is stands in.
     glibc = debian.glibc(debs) if debs else "2.40"
-    kept = previous.wheels if previous is not None and previous.python == wanted.python else ()
     try:
-        wheels, overrides = python.resolve_wheels(wanted, glibc, site, keep=kept, upgrade=upgrade)
+        kept, moving = _kept_wheels(wanted, glibc, site, question)
+        wheels, overrides = python.resolve_wheels(wanted, glibc, site, keep=kept, upgrade=moving)
     except ConflictError as error:
         problems.extend(error.problems)
     if problems:
@@ -93,15 +137,40 @@ def _moves_debs(wanted: Request, previous: Lock, upgrade: Collection[str] | None
     return not upgrade or bool(names & set(upgrade))
 
 
-def _check_names(
-    wanted: Request, recipe: Recipe, previous: Lock | None, upgrade: Collection[str] | None
-) -> None:
-    """Refuse to upgrade what is not there: a mistyped name would look like «already the newest»."""
+def _kept_wheels(
+    wanted: Request, glibc: str, site: Site, question: _Question
+) -> tuple[tuple[Wheel, ...], Collection[str] | None]:
+    """Choose the wheels whose versions are to stay, and what may move: None where that is decided by then.
+
+    A platform after the first takes the first one's versions, for what these moved to is what it is to have.
+    """
+    previous, like = question.previous, question.like
+    own = previous.wheels if previous is not None and previous.python == wanted.python else ()
+    if like is None:
+        return own, question.upgrade
+    theirs = python.available(like.wheels, wanted, glibc, site)
+    moving = {canonicalize_name(name) for name in question.upgrade or ()}
+    if question.upgrade is not None and not question.upgrade:
+        own = ()
+    else:
+        own = tuple(wheel for wheel in own if wheel.name not in moving)
+    return (*own, *theirs), None
+
+
+def _known_names(recipe: Recipe, platform: str, previous: Lock | None) -> frozenset[str]:
+    wanted = request(recipe, platform)
     known = {pinned.pin for pinned in (*wanted.wheel_pins, *wanted.deb_pins)} | set(wanted.packages)
     known |= {package for package, _ in wanted.owners}
     if previous is not None:
         known |= {wheel.name for wheel in previous.wheels} | {deb.name for deb in previous.debs}
-    unknown = sorted(set(upgrade or ()) - known)
+    return frozenset(known)
+
+
+def _check_names(
+    recipe: Recipe, names: Mapping[str, Collection[str]], upgrade: Collection[str] | None
+) -> None:
+    """Refuse to upgrade what is not there: a mistyped name would look like «already the newest»."""
+    unknown = sorted(set(upgrade or ()).difference(*names.values()))
     if unknown:
         raise ConflictError.of(
             [
@@ -113,6 +182,21 @@ def _check_names(
                 for name in unknown
             ]
         )
+
+
+def _with_platforms(
+    problems: Mapping[str, tuple[Problem, ...]], platforms: Collection[str]
+) -> tuple[Problem, ...]:
+    """Tell each problem once, with its platform unless all have it."""
+    told = []
+    for name, found in problems.items():
+        for problem in found:
+            if all(problem in problems.get(other, ()) for other in platforms):
+                told.append(problem)
+            else:
+                hint = "; ".join(filter(None, (problem.hint, f"or leave {name} out of `platforms:`")))
+                told.append(replace(problem, message=f"on {name}: {problem.message}", hint=hint))
+    return tuple(dict.fromkeys(told))
 
 
 def _pin_versions(recipe: Recipe, debs: tuple[Deb, ...], wheels: tuple[Wheel, ...]) -> dict[str, str]:

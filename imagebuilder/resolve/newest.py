@@ -6,9 +6,11 @@ import logging
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from imagebuilder import catalog
 from imagebuilder.errors import ConflictError
+from imagebuilder.lockfile import LockFile
 from imagebuilder.recipe import Recipe
 from imagebuilder.resolve import conflicts, debian, debpins
 from imagebuilder.resolve.request import Request, request
@@ -21,7 +23,19 @@ log = logging.getLogger(__name__)
 _STEPS = 30
 
 
-def newest_pins(recipe: Recipe, glibc: str, site: Site) -> dict[str, str]:
+def newest_for_all(recipe: Recipe, file: LockFile, site: Site) -> dict[str, str]:
+    """Find the newest value of each pin that every platform of a recipe has; see `newest_pins`."""
+    found = [
+        newest_pins(recipe, debian.glibc(lock.debs), site, name)
+        for name, lock in zip(file.platforms, file.sections, strict=True)
+    ]
+    return {
+        name: min((pins[name] for pins in found), key=lambda value: (Version(value), value))
+        for name in recipe.pins
+    }
+
+
+def newest_pins(recipe: Recipe, glibc: str, site: Site, platform: str = "") -> dict[str, str]:
     """Find the newest value of each pin, written as precisely as the recipe writes it now.
 
     Pins move within their major version: the major of CUDA or gcc decides what packages are called, and is a
@@ -31,6 +45,7 @@ def newest_pins(recipe: Recipe, glibc: str, site: Site) -> dict[str, str]:
         recipe: what to look for newer versions of.
         glibc: version of the base's C library, as in "2.41".
         site: where indexes and archives are.
+        platform: one of the recipe's; its first without a name.
 
     Returns:
         Every pin of the recipe with its value, moved or not.
@@ -43,7 +58,7 @@ def newest_pins(recipe: Recipe, glibc: str, site: Site) -> dict[str, str]:
     loose = {
         name: value if name in recipe.override else value.split(".")[0] for name, value in recipe.pins.items()
     }
-    wanted = request(recipe.model_copy(update={"pins": loose}))
+    wanted = request(recipe.model_copy(update={"pins": loose}), platform)
     target = Target(python=wanted.python, glibc=glibc, architecture=wanted.architecture, site=site)
     solution = _newest_loaded(wanted, target)
     found = {pin.pin: solution.versions[canonicalize_name(pin.package)] for pin in wanted.wheel_pins}

@@ -72,6 +72,18 @@ def resolve_wheels(
     return wheels, overrides
 
 
+def available(wheels: Sequence[Wheel], request: Request, glibc: str, site: Site) -> tuple[Wheel, ...]:
+    """Pick the wheels of another platform whose versions exist for this one too.
+
+    Raises:
+        FetchError: the index could not be asked.
+
+    """
+    target = Target(python=request.python, glibc=glibc, architecture=request.architecture, site=site)
+    offered = _offered_files([(wheel.name, wheel.version) for wheel in wheels], target) if wheels else {}
+    return tuple(wheel for wheel in wheels if wheelfile.best(offered.get(wheel.name, ()), target))
+
+
 def locate_wheels(
     wheels: Sequence[Wheel], python: str, glibc: str, site: Site, architecture: str = "amd64"
 ) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from imagebuilder import catalog
+from imagebuilder import catalog, platforms
 from imagebuilder.recipe import Recipe
 
 
@@ -66,8 +66,8 @@ class Request:
         return hashlib.sha256(f"{recipe.checksum()}\n{text}".encode()).hexdigest()
 
 
-def request(recipe: Recipe) -> Request:
-    """Put recipe and catalog together.
+def request(recipe: Recipe, platform: str = "") -> Request:
+    """Put recipe and catalog together, for one platform of the recipe's; without a name for its first.
 
     Raises:
         ConflictError: a component is needed and not pinned, or nobody provides it.
@@ -92,7 +92,7 @@ def request(recipe: Recipe) -> Request:
         recipe=recipe.name,
         distribution=recipe.distribution,
         suite=recipe.suite,
-        architecture="amd64",
+        architecture=platforms.architecture(platform or recipe.platforms[0]),
         python=recipe.python_minor,
         wheel_pins=tuple(wheel_pins),
         requirements=tuple(sorted(set(requirements))),

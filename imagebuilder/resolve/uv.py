@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import uv
 from packaging.utils import canonicalize_name
 
-from imagebuilder import process
+from imagebuilder import platforms, process
 from imagebuilder.errors import FetchError, ImagebuilderError
 from imagebuilder.site import Site, redact
 
@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 # A first run fetches the index pages and the metadata of every package; a minute on a slow line.
 _TIMEOUT = 600.0
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _UNSOLVABLE = "No solution found"
 _LINE = re.compile(r"([a-z0-9][a-z0-9-]*)==([^\s;]+)[^#]*(?:# via (.*))?")
 
@@ -45,7 +44,7 @@ class Target:
 
     @property
     def machine(self) -> str:
-        return _MACHINES.get(self.architecture, self.architecture)
+        return platforms.MACHINES[platforms.of(self.architecture)]
 
 
 @dataclass(frozen=True, kw_only=True)

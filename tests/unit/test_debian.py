@@ -80,6 +80,25 @@ def request(**changes: Any) -> Request:
     return dataclasses.replace(asked, **{"packages": ("openmpi-bin", "python3"), **changes})
 
 
+@pytest.mark.parametrize(
+    ("base", "architecture", "host"),
+    [
+        ("debian:trixie", "arm64", "http://mirror.example"),
+        ("ubuntu:noble", "amd64", "http://mirror.example"),
+        ("ubuntu:noble", "arm64", "http://ports.example"),
+    ],
+)
+def test_where_a_distribution_keeps_an_architecture(base: str, architecture: str, host: str) -> None:
+    site = Site(
+        apt_mirror="http://mirror.example",
+        apt_security_mirror="http://mirror.example",
+        apt_ports_mirror="http://ports.example/",
+    )
+    distribution, _, suite = base.partition(":")
+    found = debian.locate_debs([deb("pool/main/o/x_1.deb")], distribution, suite, site, architecture)
+    assert all(url.startswith(f"{host}/pool/") for url in found["e" * 64])
+
+
 def test_the_answer_names_files_and_no_host(apt: Apt) -> None:
     apt()
     debs = debian.resolve_debs(request(), SITE)

@@ -22,8 +22,9 @@ LOCKS = sorted((ROOT / "recipes").glob("*.lock"))
 # in it; a dotted one stands for itself.
 ORDER = (
     *("errors", "process", "textfile", "yamlfile", "progress", "share", "tags", "about"),
+    *("platforms", "emulation"),
     *("hostconfig", "http", "site", "containers", "toolbox", "suites"),
-    *("recipe", "located", "catalog", "lock", "plan", "render", "keys", "rootfs", "checkpoints"),
+    *("recipe", "located", "catalog", "lock", "lockfile", "plan", "render", "keys", "rootfs", "checkpoints"),
     *("store", "cache", "download", "resolve", "supply", "layers", "oci", "diff"),
     *("smoke.target", "smoke.engine", "engines", "registry", "smoke", "launch"),
     *("leaks", "gates"),
