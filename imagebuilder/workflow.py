@@ -16,6 +16,7 @@ from imagebuilder.located import located
 from imagebuilder.lock import Lock
 from imagebuilder.plan import Plan
 from imagebuilder.recipe import Recipe
+from imagebuilder.resolve import facts
 from imagebuilder.resolve.request import request
 from imagebuilder.rootfs import image_files
 from imagebuilder.store import ImageRecord, Store
@@ -39,6 +40,8 @@ def read_plan(path: Path) -> tuple[Lock, Plan]:
     recipe, inputs = read_recipe(path)
     lock = locks.read(locks.path_for(path))
     locks.require_in_step(lock, inputs, path)
+    with located(path, recipe.name):
+        facts.require(recipe, lock.pins)
     return lock, plans.plan(recipe, lock, image_files(recipe, plans.environment(recipe)))
 
 

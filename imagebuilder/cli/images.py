@@ -28,7 +28,6 @@ from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
     from imagebuilder.engines.embedded import Built
-    from imagebuilder.lock import Deb, Wheel
     from imagebuilder.smoke.target import Target
     from imagebuilder.store import ImageRecord, Store
 
@@ -60,7 +59,7 @@ def fetch(
     locks = [(path, read_plan(path)[0]) for path in recipe_files]
     for path, locked in locks:
         surroundings = detect(site, distribution=locked.base.partition(":")[0])
-        packages: tuple[Deb | Wheel, ...] = (*locked.debs, *locked.wheels)
+        packages = locked.files
         lacking = supply.absent(packages, where)
         with shown(progress, sys.stderr) as live:
             live.begin("fetch", str(path), "downloading", sum(package.size for package in lacking))

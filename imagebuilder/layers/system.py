@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _LIMIT = 3600.0  # seconds; a set of 240 packages takes one minute, a slow disk ten
 _TAIL = 12  # lines of a log that an error shows
 _DOCTOR = "`imagebuilder doctor` looks into it"
+_FINISH = ('--customize-hook=sh "$1/imagebuilder/hooks/finish.sh" "$1"',)
 _FAILED_PACKAGE = re.compile(r"dpkg: error processing (?:package|archive) (\S+) \(")
 _NO_NAMESPACE = re.compile(
     r"unshare(?: failed)?: .*not permitted|mount: .*(?:denied|not permitted)|newuidmap|subuid"
@@ -51,25 +52,42 @@ def build_os_layer(layer: OsLayer, debs: Mapping[str, Path], store: Store, advan
         EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
 
     """
-    _require_namespaces()
+    require_namespaces()
     with store.work() as folder:
         tar = folder / "layer.tar"
-        # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
-        env = _environment(layer) | ({"TMPDIR": str(folder)} if os.geteuid() == 0 else {})
         handed = folder / "imagebuilder"
-        _hand_in(layer, debs, handed)
-        argv = _command(layer, handed, tar)
-        try:
-            process.run(argv, timeout=_LIMIT, env=env)
-        except CommandError as error:
-            raise _explain(error, layer) from error
+        hand_in(layer, debs, handed)
+        run_in_root(layer, folder, _FINISH, tar)
         shutil.rmtree(handed)
         with tar.open("rb") as stream:
             return compress_tar(stream, store, advance)
 
 
-def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
-    """Lay out what goes into the root: the hooks, the packages, their rounds, and apt's sources of the image.
+def run_in_root(layer: OsLayer, folder: Path, last: Sequence[str], output: Path) -> None:
+    """Make a root of a layer's packages, and do in it what the last hooks say.
+
+    Args:
+        layer: what is installed.
+        folder: for temporary files; its `imagebuilder` is what `hand_in` laid out.
+        last: options of mmdebstrap that come after the packages are installed.
+        output: the tar of the whole root; `/dev/null` where only the hooks count.
+
+    Raises:
+        BuildError: a package's own script or a hook failed, or the packages do not fit together.
+        EnvironmentFault: this host does not allow it.
+
+    """
+    # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
+    env = _environment(layer) | ({"TMPDIR": str(folder)} if os.geteuid() == 0 else {})
+    argv = _command(layer, folder / "imagebuilder", last, output)
+    try:
+        process.run(argv, timeout=_LIMIT, env=env)
+    except CommandError as error:
+        raise _explain(error, layer) from error
+
+
+def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
+    """Lay out what goes into a root: the hooks, the packages, their rounds, and apt's sources of the image.
 
     All is copied there, because a namespace's user may not be able to read this user's folders.
     """
@@ -102,7 +120,7 @@ def _control(deb: Path) -> order.Package:
     return package
 
 
-def _command(layer: OsLayer, handed: Path, tar: Path) -> tuple[str, ...]:
+def _command(layer: OsLayer, handed: Path, last: Sequence[str], output: Path) -> tuple[str, ...]:
     start: tuple[str, ...] = ("mmdebstrap", "--mode=unshare")
     if os.geteuid() == 0:
         # In root's mode mmdebstrap would mount on the host itself, and a kill would leave the mounts there.
@@ -111,15 +129,15 @@ def _command(layer: OsLayer, handed: Path, tar: Path) -> tuple[str, ...]:
         *start,
         "--variant=custom",
         f"--architectures={layer.architecture}",
-        "--format=tar",
+        "--format=null" if output == Path(os.devnull) else "--format=tar",
         # No update and no apt at all: there are no sources. No device nodes: an engine makes its own.
         "--skip=update,cleanup/apt,output/dev",
         f"--setup-hook=copy-in {shlex.quote(str(handed))} /",
         '--setup-hook=sh "$1/imagebuilder/hooks/extract.sh" "$1"',
         '--essential-hook=sh "$1/imagebuilder/hooks/install.sh" "$1"',
-        '--customize-hook=sh "$1/imagebuilder/hooks/finish.sh" "$1"',
+        *last,
         layer.suite,
-        str(tar),
+        str(output),
         # A source that is never read, in place of mmdebstrap's default.
         "deb copy:///imagebuilder ./",
     )
@@ -144,7 +162,7 @@ def _environment(layer: OsLayer) -> dict[str, str]:
     }
 
 
-def _require_namespaces() -> None:
+def require_namespaces() -> None:
     """Make sure, before minutes of work, that this user may make a root of their own."""
     try:
         probe = ("--version",) if os.geteuid() == 0 else ("--unshare-helper", "true")
