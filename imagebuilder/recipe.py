@@ -164,7 +164,7 @@ class Recipe(Strict):
         bool,
         Field(description="Whether nvcc, the headers of CUDA's libraries and their link names are in it."),
     ] = False
-    hosts: Annotated[Hosts, Field(default_factory=Hosts, description="Where the image will run.")]
+    hosts: Annotated[Hosts, Field(description="Where the image will run.")] = Hosts()
     ssh: Annotated[Ssh, Field(default_factory=Ssh, description="The ssh contract of the image.")]
     apt: Annotated[
         tuple[Package, ...], Field(description="More Debian packages: name, or name=version.")

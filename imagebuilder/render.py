@@ -44,8 +44,9 @@ def render(plan: Plan, template: str) -> str:
         template: the text of `dockerfiles/Dockerfile.j2`.
 
     Returns:
-        The Dockerfile: stages for the packages, each compiled component, each layer of wheels, and the image. It
-        needs Dockerfile syntax 1.4 (BuildKit 0.10, Docker Engine 23), and names no place to fetch from.
+        The Dockerfile: stages for the packages, each compiled component, each layer of wheels, and the image
+        itself. It needs Dockerfile syntax 1.4 (BuildKit 0.10, Docker Engine 23), and names no place to fetch
+        from.
 
     """
     system = next(layer for layer in plan.layers if isinstance(layer, OsLayer))

@@ -236,6 +236,7 @@ def parts(recipe: Recipe) -> tuple[Part, ...]:
     pins = {**recipe.pins, "python": recipe.python}
     problems: list[Problem] = []
     chosen = []
+    missing: set[str] = set()
     for name, component in load().items():
         included = component.include == "always" or (
             component.include == "devel" and recipe.devel and component.like in pins
@@ -244,8 +245,11 @@ def parts(recipe: Recipe) -> tuple[Part, ...]:
             continue
         found = [*_needs_problems(recipe, component, pins), *_build_problems(recipe, component, pins)]
         provider = next((p for p in component.providers if _fits(p, pins)), None)
-        if provider is None and not found:
-            found = [_nobody(recipe, component, pins)]
+        if provider is None:
+            # What is provided for another one that nobody provides is no problem of its own.
+            for_others = {key for choice in component.providers for key in choice.when} - {name}
+            found += [] if found or for_others & missing else [_nobody(recipe, component, pins)]
+            missing.add(name)
         problems += found
         if provider is not None:
             built = component.build if name in recipe.build else None
@@ -307,8 +311,15 @@ def _needs_problems(recipe: Recipe, component: Component, pins: dict[str, str]) 
                 where=where,
                 hint=f"add `{need}:` under `pins:`",
             )
+    if component.like and component.name not in pins and "." not in pins.get(component.like, ""):
+        like, value = component.like, pins.get(component.like, "")
+        yield Problem(
+            message=f'`{name}` comes in the version of `{like}`, and {like} "{value}" leaves its minor open',
+            where=where,
+            hint=f'write the minor too, as in {like}: "{value}.0"',
+        )
     for other in component.excludes:
-        if other in pins and name in pins:
+        if other in pins and name in pins and name < other:  # told once, of both
             yield Problem(
                 message=f'{name} "{pins[name]}" and {other} "{pins[other]}" cannot be in one image: each is '
                 "its `mpirun` and its libmpi",

@@ -128,7 +128,7 @@ def _resolve(asked: BuildRequest, request: Request, debs: Sequence[Deb], site: S
 def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[str, Source]:
     """Take the newest source that fits the pin, of the base's own suite, or else of another one.
 
-    Another suite's source is nothing but the same upstream release: it is compiled in the base's own packages.
+    Another suite's source is only an upstream release: it is compiled in the base's own packages.
     """
     known = list(suites.facts(request.distribution, request.suite).suites)
     offered: dict[str, tuple[Source, ...]] = {}

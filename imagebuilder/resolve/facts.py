@@ -40,7 +40,8 @@ def require(recipe: Recipe, versions: Mapping[str, str]) -> None:
 
 def problems(recipe: Recipe, versions: Mapping[str, str]) -> list[Problem]:
     """Find the facts that a recipe breaks; see `require`."""
-    pins = {**versions, **recipe.pins, "python": recipe.python}
+    implied = {part.component.name: part.pin for part in catalog.parts(recipe) if part.pin}
+    pins = {**implied, **versions, **recipe.pins, "python": recipe.python}
     return [_problem(recipe, broken) for broken in _broken(recipe, pins) if broken.limit.strict]
 
 
@@ -96,8 +97,11 @@ def _problem(recipe: Recipe, broken: _Broken) -> Problem:
 def _hint(recipe: Recipe, broken: _Broken) -> str:
     limit, component = broken.limit, broken.component
     nearest = limit.least if limit.least and _numbers(broken.value) < _numbers(limit.least) else limit.most
-    key = {"driver": "hosts: {driver: %s}", "gpus": ""}.get(limit.of, f"{limit.of}: %s")
-    ways = [f"set {key.replace('%s', chr(34) + nearest + chr(34))}"] if key else ["leave these hosts out"]
+    ways = [f'set {limit.of}: "{nearest}"']
+    if limit.of == "gpus":
+        ways = ["leave that GPU out of `hosts:`"]
+    elif limit.of == "driver":
+        ways = [f"give the hosts driver {nearest}"]
     fitting = sorted(
         {
             other.version
@@ -110,10 +114,11 @@ def _hint(recipe: Recipe, broken: _Broken) -> str:
     below = [version for version in fitting if _numbers(version) < _numbers(broken.version)][-1:]
     above = [version for version in fitting if _numbers(version) > _numbers(broken.version)][:1]
     if component.name in recipe.pins:
-        ways += [f'{component.name}: "{version}"' for version in (*below, *above)]
-    elif component.like:
-        ways += [f'{component.like}: "{version}"' for version in (*below, *above)]
-    return " or ".join(ways)
+        ways += [f'set {component.name}: "{version}"' for version in (*below, *above)]
+    # Not where the suite has one version of it, whatever that is for.
+    elif component.like and catalog.matches(broken.version, recipe.pins.get(component.like, "")):
+        ways += [f'set {component.like}: "{version}"' for version in (*below, *above)]
+    return ", or ".join(ways)
 
 
 def _within(value: str, limit: Limit) -> bool:
