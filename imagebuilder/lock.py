@@ -147,6 +147,11 @@ class Lock(_Strict):
         return tuple({item.sha256: item for item in found}.values())
 
     @property
+    def sources(self) -> tuple[Source, ...]:
+        """What the image's compiled components were compiled from."""
+        return tuple(source for build in self.builds for source in build.sources)
+
+    @property
     def checksum(self) -> str:
         """Hash of the lock's content: hex sha256; its first 12 digits make the tag."""
         return hashlib.sha256(dumps(self).encode()).hexdigest()

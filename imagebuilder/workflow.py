@@ -147,8 +147,15 @@ def lock_changes(previous: Lock | None, made: Lock) -> list[str]:
     return lines
 
 
+def lock_notes(path: Path, made: Lock) -> list[str]:
+    """Say what holds together in a lock, and is worth knowing of it."""
+    recipe, _ = read_recipe(path)
+    return facts.notes(recipe, made.pins)
+
+
 def _versions(lock: Lock) -> dict[str, str]:
     debs = {deb.name: deb.version for deb in lock.debs}
+    debs |= {f"{source.name} (source)": source.version for source in lock.sources}
     return debs | {wheel.name: wheel.version for wheel in lock.wheels}
 
 

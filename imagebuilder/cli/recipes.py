@@ -89,7 +89,7 @@ def lock(
 ) -> None:
     """Resolve a recipe to exact bytes and write its lock beside it. What still fits stays as it was."""
     from imagebuilder import lock as locks
-    from imagebuilder.workflow import lock_changes, update_lock
+    from imagebuilder.workflow import lock_changes, lock_notes, update_lock
 
     # The recipe may stand before or after `--upgrade PIN`: it is the word that names a file.
     files = [word for word in words if word.endswith((".yaml", ".yml"))] or words[:1]
@@ -106,7 +106,12 @@ def lock(
         return
     for line in lock_changes(previous, made):
         out(f"  {line}")
-    out(f"wrote {locks.path_for(path)}: {len(made.debs)} Debian packages, {len(made.wheels)} wheels")
+    for note in lock_notes(path, made):
+        out(f"  note: {note}")
+    compiled = f", {len(made.builds)} to compile" if made.builds else ""
+    out(
+        f"wrote {locks.path_for(path)}: {len(made.debs)} Debian packages, {len(made.wheels)} wheels{compiled}"
+    )
     out(f"next: imagebuilder build {path}")
 
 
