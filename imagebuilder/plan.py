@@ -66,6 +66,12 @@ class OsLayer:
         return f"{self.distribution} {self.suite}, {len(self.debs)} packages"
 
     @property
+    def sections(self) -> tuple[str, ...]:
+        """Sections of the archive that packages are from, and that a base's own sources leave out."""
+        found = {word for deb in self.debs for word in deb.path.split("/")[1:3]}
+        return tuple(sorted(found & {"contrib", "non-free", "multiverse", "restricted"}))
+
+    @property
     def key(self) -> str:
         return _key("os", self.FORMAT, self)
 
