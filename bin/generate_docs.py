@@ -92,25 +92,49 @@ def _catalog() -> Iterator[str]:
         yield from _component(component)
     yield from ["", "## A component's file", "", *_fields(catalog.Component)]
     yield from ["", "### `providers`", "", *_words(catalog.Provider.__doc__), "", *_fields(catalog.Provider)]
+    yield from ["", "### `build`", "", *_words(catalog.Build.__doc__), "", *_fields(catalog.Build)]
+    yield from ["", "### `limits`", "", *_words(catalog.Limit.__doc__), "", *_fields(catalog.Limit)]
     yield from ["", "### `probe`", "", *_words(catalog.Probe.__doc__), "", *_fields(catalog.Probe)]
 
 
 def _component(component: catalog.Component) -> Iterator[str]:
     if component.include == "always":
         yield "- In every image, pinned or not."
+    if component.include == "devel":
+        yield f"- In images with `devel: true` that pin `{component.like}`; its version is that pin's."
     if component.needs:
         yield f"- Needs a pin of {_code(component.needs)}."
+    if component.excludes:
+        yield f"- Not in one image with {_code(component.excludes)}."
     for provider in component.providers:
         values = provider.model_dump(exclude_defaults=True)
         when = "".join(f" with {name} {version}" for name, version in values.pop("when", {}).items())
+        own = {key: values.pop(key, {}) for key in ("env", "links")}
         ways = "; ".join(f"{key} {_value(value)}" for key, value in values.items())
         yield f"- Provided{when} by: {ways}."
+        yield from (f"    - Sets `{name}={value}`." for name, value in own["env"].items())
+        yield from (f"    - Links `{path}` to `{target}`." for path, target in own["links"].items())
+    yield from _built_and_limits(component)
     for name, value in component.env.items():
         yield f"- Sets `{name}={value}`."
     for path, target in component.links.items():
         yield f"- Links `{path}` to `{target}`."
+    for path, target in component.devel_links.items():
+        yield f"- With `devel: true` links `{path}` to `{target}`."
     if component.probe:
         yield f"- The version that loads is read with `{' '.join(component.probe.command)}`."
+
+
+def _built_and_limits(component: catalog.Component) -> Iterator[str]:
+    if component.build:
+        source = component.build.debian or component.build.sdist
+        kind = "Debian's source package" if component.build.debian else "the sdist"
+        beside = f", against {' or '.join(component.build.against)}" if component.build.against else ""
+        yield f"- Compiled with `build: [{component.name}]`, from {kind} `{source}`{beside}."
+    for limit in component.limits:
+        ends = [f"from `{limit.least}`"] * bool(limit.least) + [f"to `{limit.most}`"] * bool(limit.most)
+        note = "" if limit.strict else " (said, no conflict)"
+        yield f"- Version {limit.version} takes `{limit.of}` {' '.join(ends)}: {limit.why}{note}."
 
 
 def _cli() -> Iterator[str]:

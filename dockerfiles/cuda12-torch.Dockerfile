@@ -892,8 +892,15 @@ RUN ln -sfn /etc/mpi/hostfile /etc/openmpi/prte-default-hostfile \
  && install -d -m 0755 /run/sshd \
  && ln -sfn /usr/bin/g++-14 /usr/local/bin/c++ \
  && ln -sfn /usr/bin/gcc-14 /usr/local/bin/cc \
+ && ln -sfn /usr/bin/cpp-14 /usr/local/bin/cpp \
+ && ln -sfn /usr/bin/gfortran-14 /usr/local/bin/f77 \
+ && ln -sfn /usr/bin/gfortran-14 /usr/local/bin/f95 \
  && ln -sfn /usr/bin/g++-14 /usr/local/bin/g++ \
  && ln -sfn /usr/bin/gcc-14 /usr/local/bin/gcc \
+ && ln -sfn /usr/bin/gcc-ar-14 /usr/local/bin/gcc-ar \
+ && ln -sfn /usr/bin/gcc-nm-14 /usr/local/bin/gcc-nm \
+ && ln -sfn /usr/bin/gcc-ranlib-14 /usr/local/bin/gcc-ranlib \
+ && ln -sfn /usr/bin/gcov-14 /usr/local/bin/gcov \
  && ln -sfn /usr/bin/gfortran-14 /usr/local/bin/gfortran
 ENV LANG="C.UTF-8" \
     NVIDIA_DRIVER_CAPABILITIES="compute,utility" \

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from imagebuilder import platforms
-from imagebuilder.lock import Lock
-from imagebuilder.plan import Plan
+from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.plan import BuiltLayer, Layer, Plan
 from imagebuilder.store import ImageRecord, Store
 
 
@@ -152,7 +152,7 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
     parts = []
     for layer in plan.layers:
         record = store.layer(layer.key)
-        packages = (*getattr(layer, "debs", ()), *getattr(layer, "wheels", ()))
+        packages = () if isinstance(layer, BuiltLayer) else _of_layer(layer)
         parts.append(
             Part(
                 identity=record.digest if record else f"key:{layer.key}",
@@ -162,6 +162,10 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
             )
         )
     return Side(name=name, pins=lock.pins, packages=_packages(lock), layers=tuple(parts))
+
+
+def _of_layer(layer: Layer) -> tuple[Deb | Wheel, ...]:
+    return (*getattr(layer, "debs", ()), *getattr(layer, "wheels", ()))
 
 
 def of_image(name: str, image: ImageRecord, labels: Mapping[str, str]) -> Side:
@@ -183,6 +187,11 @@ def _packages(lock: Lock) -> dict[str, str]:
     return {
         **{f"deb {deb.name}": f"{deb.version} {deb.sha256[:12]}" for deb in lock.debs},
         **{f"wheel {wheel.name}": f"{wheel.version} {wheel.sha256[:12]}" for wheel in lock.wheels},
+        **{
+            f"source {source.name}": f"{source.version} {source.sha256[:12]}"
+            for build in lock.builds
+            for source in build.sources
+        },
     }
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from imagebuilder import textfile
 from imagebuilder.errors import InputError, LockError, Problem
 
-FORMAT = 1
+FORMAT = 2
 _LIMIT = 16_000_000
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -55,6 +55,49 @@ class Deb(_Strict):
     sha256: Sha256
 
 
+class Source(_Strict):
+    """A source archive: a Debian source package's `.orig.tar.*`, or an sdist of a Python package.
+
+    Attributes:
+        name, version: of the source package (with Debian's revision), or of the distribution.
+        suite: the Debian suite whose sources have it; empty for an sdist.
+        path: where Debian's archive keeps it; empty for an sdist.
+        file: name of the file.
+
+    """
+
+    name: str
+    version: str
+    suite: str = ""
+    path: PoolPath | Literal[""] = ""
+    file: FileName
+    size: Size
+    sha256: Sha256
+
+
+class Build(_Strict):
+    """What a component is compiled from, and in.
+
+    Attributes:
+        component: the pin.
+        version: its full version.
+        packages: the Debian packages that were asked for.
+        system: those of the lock's `debs` that are in the root it is built in.
+        debs: what is in that root, and not in the image.
+        wheels: Python packages that are there only while it is built.
+        sources: what is compiled.
+
+    """
+
+    component: str
+    version: str
+    packages: tuple[str, ...]
+    system: tuple[str, ...]
+    debs: tuple[Deb, ...]
+    wheels: tuple[Wheel, ...]
+    sources: tuple[Source, ...]
+
+
 class Override(_Strict):
     """A pin that was forced: what the package's dependents ask for, and what the lock has instead."""
 
@@ -78,10 +121,11 @@ class Lock(_Strict):
         packages: the Debian packages that were asked for; `debs` are these and what they need.
         overrides: pins forced against metadata.
         wheels, debs: sorted by name.
+        builds: components that are compiled, each after those that it is compiled against.
 
     """
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 1
     inputs: Sha256
     recipe: str
     base: str
@@ -92,6 +136,20 @@ class Lock(_Strict):
     overrides: tuple[Override, ...] = ()
     wheels: tuple[Wheel, ...]
     debs: tuple[Deb, ...]
+    builds: tuple[Build, ...] = ()
+
+    @property
+    def files(self) -> tuple[Deb | Wheel | Source, ...]:
+        """Everything that a build of the image needs, each file once."""
+        found: list[Deb | Wheel | Source] = [*self.debs, *self.wheels]
+        for build in self.builds:
+            found += (*build.debs, *build.wheels, *build.sources)
+        return tuple({item.sha256: item for item in found}.values())
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What the image's compiled components were compiled from."""
+        return tuple(source for build in self.builds for source in build.sources)
 
     @property
     def checksum(self) -> str:
@@ -108,7 +166,12 @@ def dumps(lock: Lock) -> str:
     """Write a lock as text: keys in the order of the model, a package a line, a newline at the end."""
     parts = []
     for key, value in lock.model_dump(mode="json").items():
-        if isinstance(value, list) and value:
+        if key == "builds" and not value:
+            continue  # as every lock of format 1
+        if key == "builds":
+            rows = ",\n".join(f"  {_dump_build(row)}" for row in value)
+            parts.append(f' "{key}": [\n{rows}\n ]')
+        elif isinstance(value, list) and value:
             rows = ",\n".join(f"  {json.dumps(row)}" for row in value)
             parts.append(f' "{key}": [\n{rows}\n ]')
         elif isinstance(value, dict):
@@ -117,6 +180,18 @@ def dumps(lock: Lock) -> str:
         else:
             parts.append(f' "{key}": {json.dumps(value)}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _dump_build(build: dict[str, Any]) -> str:
+    """Write one build: its own keys on a line each, its packages as elsewhere in the lock."""
+    parts = []
+    for key, value in build.items():
+        if value and key in ("debs", "wheels", "sources"):
+            rows = ",\n".join(f"    {json.dumps(row)}" for row in value)
+            parts.append(f'   "{key}": [\n{rows}\n   ]')
+        else:
+            parts.append(f'   "{key}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(parts) + "\n  }"
 
 
 def loads(text: str, where: str) -> Lock:

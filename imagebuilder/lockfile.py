@@ -63,7 +63,7 @@ def loads(text: str, where: str) -> LockFile:
 
     """
     data = locks.parse(text, where)
-    if not (isinstance(data, dict) and data.get("format") == FORMAT):
+    if not (isinstance(data, dict) and data.get("format") == FORMAT and "platforms" in data):
         return LockFile(sections=(locks.loads(text, where),))
     sections = data.get("platforms")
     if set(data) != {"format", "recipe", "platforms"} or not isinstance(sections, dict) or not sections:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.layers import archive
-from imagebuilder.plan import EPOCH, FilesLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import EPOCH, BuiltLayer, FilesLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.store import (
     ImageLayer,
     ImageRecord,
@@ -225,7 +225,7 @@ def _component(layer: Layer) -> str:
     match layer:
         case OsLayer():
             return layer.distribution
-        case WheelLayer():
+        case BuiltLayer() | WheelLayer():
             return layer.component
         case FilesLayer():
             return layer.name

@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from imagebuilder import catalog, platforms, tags
 from imagebuilder.errors import InputError
-from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.lock import Deb, Lock, Source, Wheel
 from imagebuilder.lockfile import LockFile
 from imagebuilder.recipe import Recipe
 
-VENV = "/opt/venv"
+VENV = catalog.VENV
 # The time of everything in an image: the same lock gives the same bytes on any day. RFC 3339.
 EPOCH = "1970-01-01T00:00:00Z"
 MAX_LAYERS = 60
@@ -64,6 +65,12 @@ class OsLayer:
     @property
     def title(self) -> str:
         return f"{self.distribution} {self.suite}, {len(self.debs)} packages"
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """Sections of the archive that packages are from, and that a base's own sources leave out."""
+        found = {word for deb in self.debs for word in deb.path.split("/")[1:3]}
+        return tuple(sorted(found & {"contrib", "non-free", "multiverse", "restricted"}))
 
     @property
     def key(self) -> str:
@@ -112,7 +119,84 @@ class FilesLayer:
         return _key("files", self.FORMAT, self.entries)
 
 
-Layer = OsLayer | WheelLayer | FilesLayer
+@dataclass(frozen=True, kw_only=True)
+class BuiltLayer:
+    """A component compiled from its source, in a root of its own of which nothing else is kept.
+
+    Attributes:
+        component, version: what it is.
+        root: the Debian packages that it is compiled in; those of the image, and more.
+        below: compiled components that are in that root too.
+        wheels: Python packages that are there only meanwhile.
+        sources: what is compiled.
+        env: variables of the steps, sorted.
+        steps: commands of the shell.
+        produces: paths of which the layer is made, without the slash at their beginning.
+
+    """
+
+    component: str
+    version: str
+    root: OsLayer
+    below: tuple[BuiltLayer, ...]
+    wheels: tuple[Wheel, ...]
+    sources: tuple[Source, ...]
+    env: tuple[tuple[str, str], ...]
+    steps: tuple[str, ...]
+    produces: tuple[str, ...]
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.component} {self.version}, compiled"
+
+    @property
+    def folder(self) -> str:
+        """Where the source is unpacked; a plain place, for it stands in what the compiler makes."""
+        return f"/usr/src/{self.component}-{self.version}"
+
+    def script(self, place: str) -> str:
+        """Write all steps as one script of the shell: unpack, compile, install into DESTDIR.
+
+        Args:
+            place: the folder with `sources`, `python` (unpacked wheels) and `product` (DESTDIR).
+
+        """
+        variables = {
+            "DESTDIR": f"{place}/product",
+            "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            # What a configure script writes down of whom and where it ran for.
+            "USER": "root",
+            "HOME": "/root",
+            "HOSTNAME": "localhost",
+            "SOURCE_DATE_EPOCH": "0",
+            **({"PYTHONPATH": f"{place}/python", "PYTHONDONTWRITEBYTECODE": "1"} if self.wheels else {}),
+            **dict(self.env),
+        }
+        archives = (shlex.quote(f"{place}/sources/{source.file}") for source in self.sources)
+        lines = (
+            "set -eu",
+            "umask 022",
+            *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
+            'JOBS="$(nproc)"',
+            "export JOBS",
+            f"mkdir -p {self.folder}",
+            f"cd {self.folder}",
+            *(f"tar -x --strip-components=1 --no-same-owner -f {archive}" for archive in archives),
+            *self.steps,
+        )
+        return "".join(f"{line}\n" for line in lines)
+
+    @property
+    def key(self) -> str:
+        below = [layer.key for layer in self.below]
+        bytes_of = [[item.sha256 for item in items] for items in (self.wheels, self.sources)]
+        how = [self.script(""), self.produces]
+        return _key("built", self.FORMAT, [self.root.key, below, bytes_of, how])
+
+
+Layer = OsLayer | BuiltLayer | WheelLayer | FilesLayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +243,9 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
     """
     user = _user(recipe)
     links = tuple(
-        Entry(path=path, kind="link", mode=0o777, text=catalog.fill(target, part.pin))
+        Entry(path=path, kind="link", mode=0o777, text=target)
         for part in catalog.parts(recipe)
-        for path, target in part.component.links.items()
+        for path, target in part.links.items()
     )
     return Plan(
         name=recipe.name,
@@ -175,6 +259,7 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
                 user=user,
                 python=lock.python,
             ),
+            *_built_layers(recipe, lock),
             *_wheel_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.
             FilesLayer(name="settings", entries=tuple(sorted((*files, *links), key=lambda e: e.path))),
@@ -189,8 +274,7 @@ def environment(recipe: Recipe) -> dict[str, str]:
     """All variables of the image: the venv's, the components', the recipe's own (which win)."""
     env = {"PATH": PATH, "VIRTUAL_ENV": VENV, "LANG": "C.UTF-8"}
     for part in catalog.parts(recipe):
-        for name, value in part.component.env.items():
-            env[name] = catalog.fill(value, part.pin)
+        env |= part.env
     return {**env, **recipe.env}
 
 
@@ -249,8 +333,8 @@ def version(lock: Lock) -> str:
         words.append(f"torch{pins['torch'].partition('+')[0]}")
     if "cuda" in pins:
         words.append("cu" + ".".join(pins["cuda"].split(".")[:2]))
-    if not words and "openmpi" in pins:
-        words.append(f"openmpi{pins['openmpi']}")
+    if not words:
+        words += [f"{name}{pins[name]}" for name in ("openmpi", "mpich") if name in pins]
     return "-".join([*words, f"py{lock.python}", lock.base.partition(":")[2]])
 
 
@@ -260,12 +344,51 @@ def _user(recipe: Recipe) -> User:
     return User(name=recipe.ssh.user, uid=1000, home=f"/home/{recipe.ssh.user}")
 
 
+def _built_layers(recipe: Recipe, lock: Lock) -> tuple[BuiltLayer, ...]:
+    """Lay out what is compiled, in the lock's order: each after those that it is compiled against."""
+    parts = {part.component.name: part for part in catalog.parts(recipe)}
+    image = {deb.name: deb for deb in lock.debs}
+    done: dict[str, BuiltLayer] = {}
+    for build in lock.builds:
+        part = parts[build.component]
+        if part.built is None:
+            continue
+        how = part.built
+        compiler = catalog.fill("-{major}", parts["gcc"].pin) if "gcc" in parts else ""
+        env = {
+            "CC": f"gcc{compiler}",
+            "CXX": f"g++{compiler}",
+            **{name: catalog.fill(value, build.version) for name, value in how.env.items()},
+        }
+        debs = (*(image[name] for name in build.system), *build.debs)
+        done[build.component] = BuiltLayer(
+            component=build.component,
+            version=build.version,
+            root=OsLayer(
+                distribution=recipe.distribution,
+                suite=recipe.suite,
+                architecture=lock.architecture,
+                debs=tuple(sorted(debs, key=lambda deb: (deb.name, deb.architecture))),
+                user=User(name="root", uid=0, home="/root"),
+                python=lock.python,
+                venv=VENV if how.sdist else "",
+            ),
+            below=tuple(done[name] for name in how.against if name in done),
+            wheels=build.wheels,
+            sources=build.sources,
+            env=tuple(sorted(env.items())),
+            steps=part.filled(how.steps, build.version),
+            produces=tuple(path.strip("/") for path in part.filled(how.produces, build.version)),
+        )
+    return tuple(done.values())
+
+
 def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
     """Large wheels alone, small ones grouped by component; the largest first, for they change least.
 
     With more layers than an image may have, the smallest of the large join their component's group.
     """
-    room = MAX_LAYERS - 2 - len({wheel.component for wheel in lock.wheels})
+    room = MAX_LAYERS - 2 - len(lock.builds) - len({wheel.component for wheel in lock.wheels})
     ranked = sorted(lock.wheels, key=lambda wheel: (-wheel.size, wheel.name))
     alone = [wheel for wheel in ranked if wheel.size >= OWN_LAYER_BYTES][: max(room, 0)]
     for wheel in alone:

@@ -27,6 +27,8 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PYTHON = re.compile(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?")
 _SUITE = re.compile(r"(debian|ubuntu):([a-z]+)")
+_DRIVER = re.compile(r"[0-9]{3}(?:\.[0-9]{1,3}){1,2}")
+_CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 # The first port on which others than root may listen.
@@ -119,6 +121,25 @@ class Ssh(Strict):
     ] = "root"
 
 
+class Hosts(Strict):
+    """Where the image will run. What CUDA asks of a driver and of a GPU is then checked before a build."""
+
+    driver: Annotated[
+        str,
+        _must_match(_DRIVER, "a driver's version", 'write it as `nvidia-smi` shows it, as in "570.86"'),
+        Field(description="The oldest NVIDIA driver among the hosts, quoted."),
+    ] = ""
+    gpus: Annotated[
+        tuple[
+            Annotated[
+                str, _must_match(_CAPABILITY, "a compute capability", 'write it as in "9.0" (an H100)')
+            ],
+            ...,
+        ],
+        Field(description="Compute capabilities of the hosts' GPUs, quoted: `9.0` is an H100."),
+    ] = ()
+
+
 class Recipe(Strict):
     """One image: a base, a Python, pinned components, and what else belongs into it."""
 
@@ -159,6 +180,15 @@ class Recipe(Strict):
             "the smoke test then has to show that it works.",
         ),
     ] = ()
+    build: Annotated[
+        tuple[str, ...],
+        Field(description="Pins to compile from source instead of taking them as packages."),
+    ] = ()
+    devel: Annotated[
+        bool,
+        Field(description="Whether nvcc, the headers of CUDA's libraries and their link names are in it."),
+    ] = False
+    hosts: Annotated[Hosts, Field(description="Where the image will run.")] = Hosts()
     ssh: Annotated[Ssh, Field(default_factory=Ssh, description="The ssh contract of the image.")]
     apt: Annotated[
         tuple[Package, ...], Field(description="More Debian packages: name, or name=version.")
@@ -202,10 +232,14 @@ class Recipe(Strict):
     def checksum(self) -> str:
         """Hash what the recipe asks for: comments, order of keys and quoting do not count. Hex sha256.
 
-        Nor does what only names the image: another tag or description is no reason to resolve anew. Nor do
+        Nor does what only names the image, or the hosts it is for: they are no reason to resolve anew. Nor do
         the platforms, each of which has a lock of its own: one more changes nothing for the others.
         """
-        asked = self.model_dump(mode="json", exclude={"about", "tags", "platforms"})
+        asked = self.model_dump(mode="json", exclude={"about", "tags", "hosts", "platforms"})
+        # What came later counts only where it is used: older locks hold.
+        for key in ("build", "devel"):
+            if not asked[key]:
+                del asked[key]
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -250,6 +284,10 @@ _RENAMES = {
     "from": "base",
     "os": "base",
     "overrides": "override",
+    "builds": "build",
+    "from_source": "build",
+    "development": "devel",
+    "dev": "devel",
     "python_version": "python",
     "sshd": "ssh",
     "tag": "tags",
@@ -317,17 +355,18 @@ def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> It
                 f"`{name}` is not a component that can be pinned",
                 yamlfile.nearest(name, components) or known,
             )
-    for i, name in enumerate(_sequence(document, "override")):
-        if isinstance(name, str) and name not in pins:
-            yield document.problem(
-                ("override", i),
-                f"`{yamlfile.printable(name)}` is overridden but not pinned",
-                "add it under `pins:`, or drop it here",
-            )
+    for key, done in (("override", "overridden"), ("build", "to be built")):
+        for i, name in enumerate(_sequence(document, key)):
+            if isinstance(name, str) and name not in pins:
+                yield document.problem(
+                    (key, i),
+                    f"`{yamlfile.printable(name)}` is {done} but not pinned",
+                    "add it under `pins:`, or drop it here",
+                )
 
 
 def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
-    for key in ("apt", "pip", "override", "tags", "platforms"):
+    for key in ("apt", "pip", "override", "build", "tags", "platforms"):
         seen: dict[str, int] = {}
         for i, item in enumerate(_sequence(document, key)):
             if not isinstance(item, str):

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import jinja2
 
 from imagebuilder.lock import Wheel
-from imagebuilder.plan import Entry, FilesLayer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import BuiltLayer, Entry, FilesLayer, OsLayer, Plan, WheelLayer
 
+# Where a component is compiled; nothing of it is kept.
+_PLACE = "/imagebuilder"
 # The end mark of files written out in the Dockerfile: nothing that a file of ours would hold on a line.
 _HEREDOC = "IMAGEBUILDER_END_OF_FILE"
 
@@ -24,6 +26,16 @@ class _Stage:
     wheels: tuple[Wheel, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Compiled:
+    """A build stage that compiles one component."""
+
+    stage: str
+    layer: BuiltLayer
+    below: tuple[str, ...]
+    script: str
+
+
 def render(plan: Plan, template: str) -> str:
     """Write a plan as a Dockerfile.
 
@@ -32,8 +44,9 @@ def render(plan: Plan, template: str) -> str:
         template: the text of `dockerfiles/Dockerfile.j2`.
 
     Returns:
-        The Dockerfile: a stage for the packages, one for each layer of wheels, and the image itself. It
-        needs Dockerfile syntax 1.4 (BuildKit 0.10, Docker Engine 23), and names no place to fetch from.
+        The Dockerfile: stages for the packages, each compiled component, each layer of wheels, and the image
+        itself. It needs Dockerfile syntax 1.4 (BuildKit 0.10, Docker Engine 23), and names no place to fetch
+        from.
 
     """
     system = next(layer for layer in plan.layers if isinstance(layer, OsLayer))
@@ -54,10 +67,12 @@ def render(plan: Plan, template: str) -> str:
         base=f"{system.distribution}:{system.suite}",
         lock_checksum=plan.lock_checksum,
         os=system,
+        compiled=[_compiled(layer) for layer in plan.layers if isinstance(layer, BuiltLayer)],
         wheels=[_stage(number, layer) for number, layer in enumerate(wheels, start=1)],
         files=entries,
         commands=_commands(entries),
         config=plan.config,
+        place=_PLACE,
         heredoc=_HEREDOC,
     )
 
@@ -65,6 +80,15 @@ def render(plan: Plan, template: str) -> str:
 def _stage(number: int, layer: WheelLayer) -> _Stage:
     name = layer.wheels[0].name if len(layer.wheels) == 1 else layer.component
     return _Stage(stage=f"wheels-{number:02}-{name}", title=layer.title, wheels=layer.wheels)
+
+
+def _compiled(layer: BuiltLayer) -> _Compiled:
+    return _Compiled(
+        stage=f"compiled-{layer.component}",
+        layer=layer,
+        below=tuple(f"compiled-{other.component}" for other in layer.below),
+        script=layer.script(_PLACE),
+    )
 
 
 def _commands(entries: list[Entry]) -> list[str]:

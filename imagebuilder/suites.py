@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -155,15 +155,27 @@ def default_mirrors(
     return Mirrors(main=found[suite], security=found.get(f"{suite}-security", found[suite]))
 
 
-def sources(distribution: str, suite: str, mirrors: Mirrors) -> str:
-    """Write apt's sources of a suite, its updates and its security updates, as deb822 (sources.list(5))."""
+def sources(
+    distribution: str, suite: str, mirrors: Mirrors, *, types: str = "deb", sections: Sequence[str] = ()
+) -> str:
+    """Write apt's sources of a suite, its updates and its security updates, as deb822 (sources.list(5)).
+
+    Args:
+        distribution: as in `facts`.
+        suite: as in `facts`.
+        mirrors: where they are.
+        types: `deb`, or `deb-src` for source packages.
+        sections: sections of the archive besides the usual, such as `non-free`.
+
+    """
     found = facts(distribution, suite)
     pockets = found.suites[suite]
     blocks = [(mirrors.main, f"{suite} {suite}-updates" if pockets.updates else suite)]
     if pockets.security:
         blocks.append((mirrors.security, f"{suite}-security"))
     return "\n".join(
-        f"Types: deb\nURIs: {uri}\nSuites: {names}\nComponents: {' '.join(found.components)}\n"
+        f"Types: {types}\nURIs: {uri}\nSuites: {names}\n"
+        f"Components: {' '.join((*found.components, *sections))}\n"
         f"Signed-By: {found.keyring}\n"
         for uri, names in blocks
     )

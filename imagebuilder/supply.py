@@ -7,19 +7,19 @@ from pathlib import Path
 
 from imagebuilder import download
 from imagebuilder.download import Download
-from imagebuilder.lock import Deb, Lock, Wheel
-from imagebuilder.resolve import debian, python
+from imagebuilder.lock import Deb, Lock, Source, Wheel
+from imagebuilder.resolve import builds, debian, python
 from imagebuilder.site import Site
 from imagebuilder.store import Store
 
 
-def absent(packages: Iterable[Deb | Wheel], store: Store) -> tuple[Deb | Wheel, ...]:
+def absent(packages: Iterable[Deb | Source | Wheel], store: Store) -> tuple[Deb | Source | Wheel, ...]:
     """Pick the packages whose bytes are not in the store."""
     return tuple(p for p in packages if not store.has_download(p.sha256, p.size))
 
 
 def fetch(
-    packages: Sequence[Deb | Wheel],
+    packages: Sequence[Deb | Source | Wheel],
     lock: Lock,
     store: Store,
     site: Site,
@@ -46,17 +46,23 @@ def fetch(
     """
     debs = [package for package in packages if isinstance(package, Deb)]
     wheels = [package for package in packages if isinstance(package, Wheel)]
-    if debs:
+    sources = [package for package in packages if isinstance(package, Source)]
+    pooled: list[Deb | Source] = [*debs, *(source for source in sources if source.path)]
+    sdists = [source for source in sources if not source.path]
+    if pooled:
         distribution, _, suite = lock.base.partition(":")
-        urls = debian.locate_debs(debs, distribution, suite, site, lock.architecture)
-        download.fetch(_downloads(debs, urls), store, site, advance, finished)
+        urls = debian.locate_debs(pooled, distribution, suite, site, lock.architecture)
+        download.fetch(_downloads(pooled, urls), store, site, advance, finished)
+    if sdists:
+        urls = builds.locate_sdists(sdists, lock.python, debian.glibc(lock.debs), site, lock.architecture)
+        download.fetch(_downloads(sdists, urls), store, site, advance, finished)
     if wheels:
         wheels.sort(key=lambda wheel: -wheel.size)
         urls = python.locate_wheels(wheels, lock.python, debian.glibc(lock.debs), site, lock.architecture)
         download.fetch(_downloads(wheels, urls), store, site, advance, finished)
 
 
-def copy(packages: Iterable[Deb | Wheel], store: Store, target: Store) -> int:
+def copy(packages: Iterable[Deb | Source | Wheel], store: Store, target: Store) -> int:
     """Put what is in one store into another as well, as hard links where that can be; returns bytes.
 
     Raises:
@@ -71,12 +77,12 @@ def copy(packages: Iterable[Deb | Wheel], store: Store, target: Store) -> int:
     return total
 
 
-def file_name(package: Deb | Wheel) -> str:
+def file_name(package: Deb | Source | Wheel) -> str:
     """Name a package's file as its archive or index does."""
     return Path(package.path).name if isinstance(package, Deb) else package.file
 
 
 def _downloads(
-    packages: Sequence[Deb] | Sequence[Wheel], urls: Mapping[str, tuple[str, ...]]
+    packages: Sequence[Deb | Source | Wheel], urls: Mapping[str, tuple[str, ...]]
 ) -> list[Download]:
     return [Download(name=file_name(p), urls=urls[p.sha256], size=p.size, sha256=p.sha256) for p in packages]

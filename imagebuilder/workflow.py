@@ -18,6 +18,7 @@ from imagebuilder.lock import Lock
 from imagebuilder.lockfile import LockFile
 from imagebuilder.plan import Plan
 from imagebuilder.recipe import Recipe
+from imagebuilder.resolve import facts
 from imagebuilder.resolve.request import request
 from imagebuilder.rootfs import image_files
 from imagebuilder.store import ImageRecord, IndexRecord, Store
@@ -41,6 +42,9 @@ def read_locks(path: Path) -> tuple[Recipe, LockFile]:
     recipe, inputs = read_recipe(path)
     file = lockfile.read(locks.path_for(path))
     lockfile.require_in_step(file, inputs, path)
+    with located(path, recipe.name):
+        for section in file.sections:
+            facts.require(recipe, section.pins)
     return recipe, file
 
 
@@ -214,8 +218,15 @@ def _lock_changes(previous: Lock | None, made: Lock) -> list[str]:
     return lines
 
 
+def lock_notes(path: Path, made: LockFile) -> list[str]:
+    """Say what holds together in a lock, and is worth knowing of it."""
+    recipe, _ = read_recipe(path)
+    return list(dict.fromkeys(note for lock in made.sections for note in facts.notes(recipe, lock.pins)))
+
+
 def _versions(lock: Lock) -> dict[str, str]:
     debs = {deb.name: deb.version for deb in lock.debs}
+    debs |= {f"{source.name} (source)": source.version for source in lock.sources}
     return debs | {wheel.name: wheel.version for wheel in lock.wheels}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagebuilder import __version__
-from imagebuilder.attest.sbom import deb_purl, wheel_purl
+from imagebuilder.attest.sbom import purl
 from imagebuilder.attest.source import Source
 from imagebuilder.errors import StoreError
 from imagebuilder.lock import Lock
@@ -113,13 +113,10 @@ def statement(origin: Origin) -> bytes:
             "resolvedDependencies": [
                 _file(RECIPE, origin.source.recipe.encode()),
                 _file(LOCK, origin.source.lock.encode()),
+                # With what is there only while a component is compiled.
                 *(
-                    {"name": deb.name, "uri": deb_purl(deb, lock.base), "digest": {"sha256": deb.sha256}}
-                    for deb in lock.debs
-                ),
-                *(
-                    {"name": wheel.name, "uri": wheel_purl(wheel), "digest": {"sha256": wheel.sha256}}
-                    for wheel in lock.wheels
+                    {"name": file.name, "uri": purl(file, lock.base), "digest": {"sha256": file.sha256}}
+                    for file in lock.files
                 ),
             ],
         },

@@ -18,9 +18,10 @@ from urllib.parse import quote
 
 from imagebuilder import __version__
 from imagebuilder.attest.licences import UNKNOWN, Licence
-from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.lock import Deb, Lock, Source, Wheel
 
 _NONE = "NOASSERTION"
+_PURPOSES = {"deb": "INSTALL", "wheel": "LIBRARY", "source": "SOURCE"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class _Package:
 
 
 def spdx(material: Material) -> bytes:
-    """Write the SPDX document: the image, and a package for each deb and wheel in it."""
+    """Write the SPDX document: the image, and a package for each deb, wheel and compiled source in it."""
     packages = tuple(_packages(material))
     own = dict(pair for package in packages for pair in package.licence.own)
     root = "SPDXRef-image"
@@ -108,7 +109,7 @@ def spdx(material: Material) -> bytes:
 
 
 def cyclonedx(material: Material) -> bytes:
-    """Write the CycloneDX document: the image as its subject, and a component for each deb and wheel."""
+    """Write the CycloneDX document: the image, and a component for each deb, wheel and source."""
     packages = tuple(_packages(material))
     root = _image_purl(material)
     document = {
@@ -137,6 +138,17 @@ def cyclonedx(material: Material) -> bytes:
     return _json(document)
 
 
+def purl(file: Deb | Wheel | Source, base: str) -> str:
+    """Name a file of a lock."""
+    match file:
+        case Deb():
+            return deb_purl(file, base)
+        case Wheel():
+            return wheel_purl(file)
+        case Source():
+            return source_purl(file, base)
+
+
 def deb_purl(deb: Deb, base: str) -> str:
     """Name a Debian package: `pkg:deb/debian/zlib1g@1:1.3?arch=amd64&distro=trixie`."""
     distribution, _, suite = base.partition(":")
@@ -149,6 +161,17 @@ def deb_purl(deb: Deb, base: str) -> str:
 def wheel_purl(wheel: Wheel) -> str:
     """Name a wheel: `pkg:pypi/torch@2.10.0`."""
     return f"pkg:pypi/{_quoted(wheel.name)}@{_quoted(wheel.version)}"
+
+
+def source_purl(source: Source, base: str) -> str:
+    """Name what a component was compiled from: a Debian source package, or a Python distribution."""
+    if not source.path:
+        return f"pkg:pypi/{_quoted(source.name)}@{_quoted(source.version)}?file_name={_quoted(source.file)}"
+    distribution = _quoted(base.partition(":")[0])
+    return (
+        f"pkg:deb/{distribution}/{_quoted(source.name)}@{_quoted(source.version)}"
+        f"?arch=source&distro={_quoted(source.suite)}"
+    )
 
 
 def contents(document: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
@@ -190,7 +213,9 @@ def subject(document: Mapping[str, Any]) -> str:
 def expected(lock: Lock) -> frozenset[tuple[str, str]]:
     """Name what a bill of materials of a lock has to hold, as `contents` does."""
     debs = ((deb_purl(deb, lock.base), deb.sha256) for deb in lock.debs)
-    return frozenset((*debs, *((wheel_purl(wheel), wheel.sha256) for wheel in lock.wheels)))
+    wheels = ((wheel_purl(wheel), wheel.sha256) for wheel in lock.wheels)
+    sources = ((source_purl(source, lock.base), source.sha256) for source in lock.sources)
+    return frozenset((*debs, *wheels, *sources))
 
 
 def _packages(material: Material) -> Iterator[_Package]:
@@ -219,6 +244,18 @@ def _packages(material: Material) -> Iterator[_Package]:
             component=wheel.component,
             licence=material.wheels.get(wheel.name, UNKNOWN),
         )
+    for source in lock.sources:
+        yield _Package(
+            kind="source",
+            name=source.name,
+            version=source.version,
+            file=source.file,
+            sha256=source.sha256,
+            size=source.size,
+            purl=source_purl(source, lock.base),
+            component=source.name,
+            licence=UNKNOWN,
+        )
 
 
 def _spdx_package(package: _Package) -> dict[str, Any]:
@@ -227,7 +264,7 @@ def _spdx_package(package: _Package) -> dict[str, Any]:
         "name": package.name,
         "versionInfo": package.version,
         "packageFileName": package.file,
-        "primaryPackagePurpose": "LIBRARY" if package.kind == "wheel" else "INSTALL",
+        "primaryPackagePurpose": _PURPOSES[package.kind],
         "checksums": [{"algorithm": "SHA256", "checksumValue": package.sha256}],
         "externalRefs": [_purl_reference(package.purl)],
         # SPDX has no field for a size.

@@ -29,7 +29,6 @@ from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
     from imagebuilder.engines.embedded import Built
-    from imagebuilder.lock import Deb, Wheel
     from imagebuilder.smoke.target import Target
     from imagebuilder.store import ImageRecord, Store
 
@@ -62,7 +61,7 @@ def fetch(
     locks = [(path, locked) for path in recipe_files for locked, _ in read_plans(path, platform)]
     for path, locked in locks:
         surroundings = detect(site, distribution=locked.base.partition(":")[0])
-        packages: tuple[Deb | Wheel, ...] = (*locked.debs, *locked.wheels)
+        packages = locked.files
         lacking = supply.absent(packages, where)
         with shown(progress, sys.stderr) as live:
             live.begin("fetch", str(path), "downloading", sum(package.size for package in lacking))

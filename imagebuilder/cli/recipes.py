@@ -93,7 +93,7 @@ def lock(
 ) -> None:
     """Resolve a recipe to exact bytes and write its lock beside it. What still fits stays as it was."""
     from imagebuilder import lock as locks
-    from imagebuilder.workflow import lock_changes, update_lock
+    from imagebuilder.workflow import lock_changes, lock_notes, update_lock
 
     # The recipe may stand before or after `--upgrade PIN`: it is the word that names a file.
     files = [word for word in words if word.endswith((".yaml", ".yml"))] or words[:1]
@@ -112,7 +112,10 @@ def lock(
         out(f"  {line}")
     for name, section in zip(made.platforms, made.sections, strict=True):
         what = f"{len(section.debs)} Debian packages, {len(section.wheels)} wheels"
+        what += f", {len(section.builds)} to compile" if section.builds else ""
         out(f"wrote {locks.path_for(path)}: " + (f"{name}: {what}" if len(made.sections) > 1 else what))
+    for note in lock_notes(path, made):
+        out(f"  note: {note}")
     out(f"next: imagebuilder build {path}")
 
 

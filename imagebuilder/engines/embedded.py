@@ -1,8 +1,8 @@
 """The embedded engine: makes the layers of a plan in the store, with no daemon.
 
 Three things run at once: downloads (bound by network), splicing (a thread a core, bound by disk and
-hashing), and the OS layer (bound by dpkg). The OS layer is made in the caller's thread, for Ctrl-C arrives
-there and has to end mmdebstrap.
+hashing), and the OS layer (bound by dpkg) with the compiled components after it (bound by all cores). These
+are made in the caller's thread, for Ctrl-C arrives there and has to end mmdebstrap.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from pathlib import Path
 
 from imagebuilder import emulation, oci, platforms, supply, toolbox
 from imagebuilder.errors import BuildError
+from imagebuilder.layers.built import build_built_layer
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
-from imagebuilder.lock import Deb, Lock, Wheel
-from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.lock import Deb, Lock, Source, Wheel
+from imagebuilder.plan import BuiltLayer, FilesLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.progress import Advance, Progress
 from imagebuilder.site import Site
 from imagebuilder.store import DamagedDownloadError, ImageRecord, LayerRecord, Store, check_bytes
@@ -73,8 +74,9 @@ def require_possible(layers: Iterable[Layer]) -> None:
 
     """
     for layer in layers:
-        if isinstance(layer, OsLayer):
-            emulation.require(platforms.of(layer.architecture))
+        if isinstance(layer, OsLayer | BuiltLayer):
+            system = layer if isinstance(layer, OsLayer) else layer.root
+            emulation.require(platforms.of(system.architecture))
 
 
 def missing_layers(plan: Plan, store: Store) -> tuple[Layer, ...]:
@@ -138,9 +140,9 @@ def _attempt(
 ) -> None:
     """Make what the queue holds, and add each record as it comes."""
     fetching = network.submit(queue.fetch)
-    system = queue.system
-    if system is not None and queue.wait_for(system, fetching):
-        records[system.key] = _make_one(system, shop, queue.advance_of(system.key))
+    for layer in queue.executed:
+        if queue.wait_for(layer, fetching):
+            records[layer.key] = _make_one(layer, shop, queue.advance_of(layer.key))
     fetching.result()
     # Every layer has been handed out by now: the last download did it.
     for job in as_completed(queue.jobs):
@@ -161,6 +163,12 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
                     progress.begin(layer.key, layer.title, "installing")
                     tools = toolbox.choose(shop.site)
                     record = build_os_layer(layer, _files(layer.debs, store), store, advance, tools)
+                case BuiltLayer():
+                    progress.begin(layer.key, layer.title, "compiling")
+                    files = _files((*layer.root.debs, *layer.wheels, *layer.sources), store)
+                    tools = toolbox.choose(shop.site)
+                    below = _blobs(layer.below, store)
+                    record = build_built_layer(layer, files, below, store, advance, tools=tools)
                 case WheelLayer():
                     progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
                     record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance)
@@ -175,7 +183,13 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
     return record
 
 
-def _files(packages: Sequence[Deb] | Sequence[Wheel], store: Store) -> dict[str, Path]:
+def _blobs(layers: Sequence[BuiltLayer], store: Store) -> tuple[Path, ...]:
+    """Find layers that were made before, or were there."""
+    records = [store.layer(layer.key) for layer in layers]
+    return tuple(store.blob(record.digest) for record in records if record is not None)
+
+
+def _files(packages: Sequence[Deb | Source | Wheel], store: Store) -> dict[str, Path]:
     return {package.sha256: store.download(package.sha256) for package in packages}
 
 
@@ -232,20 +246,23 @@ class _Queue:
         self.cancelled = threading.Event()
         self.jobs: dict[Future[LayerRecord], Layer] = {}
         self.fetched = 0
-        self.system = next((layer for layer in layers if isinstance(layer, OsLayer)), None)
+        # In this order: what is compiled may need what was compiled before.
+        self.executed = tuple(layer for layer in layers if isinstance(layer, OsLayer | BuiltLayer))
         self._shop = shop
         self._cores = cores
         self._guard = threading.Lock()
         self._layers = {layer.key: layer for layer in layers}
         self._waiting: dict[str, set[str]] = {}
-        self._row_of: dict[str, str] = {}
+        # A package may be wanted by several: what compiles a component is partly in the image, too.
+        self._wanted_by: dict[str, list[str]] = {}
         self._begun: set[str] = set()
-        self._absent: list[Deb | Wheel] = []
+        self._absent: list[Deb | Source | Wheel] = []
         for layer in layers:
             absent = supply.absent(_packages(layer), shop.store)
             self._absent.extend(absent)
             self._waiting[layer.key] = {package.sha256 for package in absent}
-            self._row_of.update(dict.fromkeys(self._waiting[layer.key], layer.key))
+            for sha256 in self._waiting[layer.key]:
+                self._wanted_by.setdefault(sha256, []).append(layer.key)
         for layer in sorted(layers, key=_weight, reverse=True):
             self._hand_out(layer.key)
 
@@ -275,35 +292,37 @@ class _Queue:
     def _received(self, sha256: str, count: int) -> None:
         if self.cancelled.is_set():
             raise _CancelledError
-        key = self._row_of[sha256]
+        key = self._wanted_by[sha256][0]
         with self._guard:
             first = key not in self._begun
             self._begun.add(key)
             self.fetched += count
         if first:
             layer = self._layers[key]
-            total = sum(p.size for p in _packages(layer) if p.sha256 in self._waiting[key])
+            total = sum(p.size for p in _packages(layer) if self._wanted_by.get(p.sha256, [""])[0] == key)
             self._shop.progress.begin(key, layer.title, "downloading", total)
         self._shop.progress.advance(key, count)
 
     def _finished(self, sha256: str) -> None:
-        key = self._row_of[sha256]
-        with self._guard:
-            self._waiting[key].discard(sha256)
-        self._hand_out(key)
+        for key in self._wanted_by[sha256]:
+            with self._guard:
+                self._waiting[key].discard(sha256)
+            self._hand_out(key)
 
     def _hand_out(self, key: str) -> None:
         layer = self._layers[key]
-        if self._waiting[key] or isinstance(layer, OsLayer):  # the OS layer is made by the caller's thread
+        if self._waiting[key] or isinstance(layer, OsLayer | BuiltLayer):  # the caller's thread makes these
             return
         job = self._cores.submit(_make_one, layer, self._shop, self.advance_of(key))
         self.jobs[job] = layer
 
 
-def _packages(layer: Layer) -> tuple[Deb, ...] | tuple[Wheel, ...]:
+def _packages(layer: Layer) -> tuple[Deb | Source | Wheel, ...]:
     match layer:
         case OsLayer():
             return layer.debs
+        case BuiltLayer():
+            return (*layer.root.debs, *layer.wheels, *layer.sources)
         case WheelLayer():
             return layer.wheels
         case FilesLayer():

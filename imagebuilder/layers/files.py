@@ -88,11 +88,12 @@ def _folders(layer: FilesLayer, entries: Mapping[str, Entry]) -> dict[str, int]:
                 raise _refuse(layer, entry, f"goes through a link of the system; write `/{better}`")
             if any(folder == name or folder.startswith(f"{name}/") for name in _FOREIGN):
                 raise _refuse(layer, entry, f"lies in `/{folder}`, whose owner and mode are not known here")
-            folders[folder] = _mode(folder)
+            folders[folder] = folder_mode(folder)
     return folders
 
 
-def _mode(folder: str) -> int:
+def folder_mode(folder: str) -> int:
+    """Give the mode that Debian, or the venv, has for a folder; its path is relative to the root."""
     venv = VENV.strip("/")
     inside = folder == venv or folder.startswith(f"{venv}/")
     return _MODES.get(folder, _GROUP_FOLDER if inside else _ROOT_FOLDER)

@@ -8,6 +8,7 @@ would choose the order of installation, and with it user ids and much else, by i
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
 import shutil
@@ -27,11 +28,12 @@ from imagebuilder.toolbox import HOST, Desk, Toolbox
 
 log = logging.getLogger(__name__)
 
-_HANDED = "imagebuilder"  # the folder in the root that holds what the build handed in
+HANDED = "imagebuilder"  # the folder, and in the root too, that holds what the build handed in
 _TAR = "layer.tar"
 _LIMIT = 3600.0  # seconds; a set of 240 packages takes one minute, a slow disk ten
 _TAIL = 12  # lines of a log that an error shows
 _DOCTOR = "`imagebuilder doctor` looks into it"
+_FINISH = ('--customize-hook=sh "$1/imagebuilder/hooks/finish.sh" "$1"',)
 _FAILED_PACKAGE = re.compile(r"dpkg: error processing (?:package|archive) (\S+) \(")
 _NO_NAMESPACE = re.compile(
     r"unshare(?: failed)?: .*not permitted|mount: .*(?:denied|not permitted)|newuidmap|subuid"
@@ -57,34 +59,62 @@ def build_os_layer(
 
     """
     with store.work() as folder, tools.open(folder, network=False) as desk:
-        _require_namespaces(desk)
-        # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
-        env = _environment(layer) | ({"TMPDIR": str(desk.folder)} if desk.is_root else {})
-        handed = folder / _HANDED
-        _hand_in(layer, debs, handed)
-        desk.send(f"{_HANDED}/debs", f"{_HANDED}/hooks")
-        _lay_out(handed, _packages(layer, desk))
-        # The distribution's own mirrors, not the site's: those are nobody's business but this host's.
-        mirrors = suites.default_mirrors(layer.distribution, layer.suite, layer.architecture, tools)
-        (handed / "sources").write_text(
-            suites.sources(layer.distribution, layer.suite, mirrors), encoding="utf-8"
-        )
-        desk.send(f"{_HANDED}/rounds", f"{_HANDED}/sources")
-        try:
-            desk.run(_command(layer, desk), timeout=_LIMIT, env=env)
-        except CommandError as error:
-            raise _explain(error, layer) from error
-        shutil.rmtree(handed)
+        hand_in(layer, debs, folder, desk, tools)
+        run_in_root(layer, desk, _FINISH, _TAR)
+        shutil.rmtree(folder / HANDED)
         desk.bring(_TAR)
         with (folder / _TAR).open("rb") as stream:
             return compress_tar(stream, store, advance)
 
 
-def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
-    """Lay out what goes into the root: the hooks and the packages.
+def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, desk: Desk, tools: Toolbox) -> None:
+    """Lay out what goes into a root: the hooks, the packages, their rounds, and apt's sources of the image.
 
-    All is copied there, because a namespace's user may not be able to read this user's folders.
+    All is copied to `HANDED` in the folder, because a namespace's user may not be able to read this user's
+    folders.
+
+    Raises:
+        DamagedDownloadError: a package is not the locked one any more.
+        BuildError: a file holds another package than it is locked as.
+        EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
+
     """
+    _require_namespaces(desk)
+    handed = folder / HANDED
+    _copy_in(layer, debs, handed)
+    desk.send(f"{HANDED}/debs", f"{HANDED}/hooks")
+    _lay_out(handed, _packages(layer, desk))
+    # The distribution's own mirrors, not the site's: those are nobody's business but this host's.
+    mirrors = suites.default_mirrors(layer.distribution, layer.suite, layer.architecture, tools)
+    (handed / "sources").write_text(
+        suites.sources(layer.distribution, layer.suite, mirrors), encoding="utf-8"
+    )
+    desk.send(f"{HANDED}/rounds", f"{HANDED}/sources")
+
+
+def run_in_root(layer: OsLayer, desk: Desk, last: Sequence[str], output: str = "") -> None:
+    """Make a root of a layer's packages, and do in it what the last hooks say.
+
+    Args:
+        layer: what is installed.
+        desk: where it was handed in.
+        last: options of mmdebstrap that come after the packages are installed.
+        output: in the desk's folder, the tar of the whole root; "" where only the hooks count.
+
+    Raises:
+        BuildError: a package's own script or a hook failed, or the packages do not fit together.
+        EnvironmentFault: this host does not allow it.
+
+    """
+    # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
+    env = _environment(layer) | ({"TMPDIR": str(desk.folder)} if desk.is_root else {})
+    try:
+        desk.run(_command(layer, desk, last, output), timeout=_LIMIT, env=env)
+    except CommandError as error:
+        raise _explain(error, layer) from error
+
+
+def _copy_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
     for part in ("debs", "rounds", "hooks"):
         (folder / part).mkdir(parents=True)
     for hook in resources.files("imagebuilder.layers").joinpath("system_hooks").iterdir():
@@ -103,7 +133,7 @@ def _packages(layer: OsLayer, desk: Desk) -> tuple[order.Package, ...]:
     names = sorted(deb.name for deb in layer.debs)
     fields = " ".join(order.FIELDS)
     script = f'for deb; do dpkg-deb --field "$deb" {fields} || exit; printf "\\0"; done'
-    files = [desk.folder / _HANDED / "debs" / f"{name}.deb" for name in names]
+    files = [desk.folder / HANDED / "debs" / f"{name}.deb" for name in names]
     said = desk.run(["sh", "-c", script, "sh", *files], timeout=60 + len(files)).stdout
     packages = tuple(order.parse_package(control) for control in said.split("\0")[:-1])
     for name, package in zip(names, packages, strict=True):
@@ -119,7 +149,7 @@ def _lay_out(folder: Path, packages: Sequence[order.Package]) -> None:
         (folder / "rounds" / f"{number:02}").write_text(lines, encoding="utf-8")
 
 
-def _command(layer: OsLayer, desk: Desk) -> tuple[str, ...]:
+def _command(layer: OsLayer, desk: Desk, last: Sequence[str], output: str) -> tuple[str, ...]:
     start: tuple[str, ...] = ("mmdebstrap", "--mode=unshare")
     if desk.is_root:
         # In root's mode mmdebstrap would mount on the host itself, and a kill would leave the mounts there.
@@ -128,17 +158,17 @@ def _command(layer: OsLayer, desk: Desk) -> tuple[str, ...]:
         *start,
         "--variant=custom",
         f"--architectures={layer.architecture}",
-        "--format=tar",
+        "--format=tar" if output else "--format=null",
         # No update and no apt at all: there are no sources. No device nodes: an engine makes its own.
         # Whether the packages' programs run here was looked into before (emulation.py): mmdebstrap would want
         # a tool of its own for that.
         "--skip=update,check/qemu,cleanup/apt,output/dev",
-        f"--setup-hook=copy-in {shlex.quote(str(desk.folder / _HANDED))} /",
+        f"--setup-hook=copy-in {shlex.quote(str(desk.folder / HANDED))} /",
         '--setup-hook=sh "$1/imagebuilder/hooks/extract.sh" "$1"',
         '--essential-hook=sh "$1/imagebuilder/hooks/install.sh" "$1"',
-        '--customize-hook=sh "$1/imagebuilder/hooks/finish.sh" "$1"',
+        *last,
         layer.suite,
-        str(desk.folder / _TAR),
+        str(desk.folder / output) if output else os.devnull,
         # A source that is never read, in place of mmdebstrap's default.
         "deb copy:///imagebuilder ./",
     )

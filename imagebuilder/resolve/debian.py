@@ -8,13 +8,13 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from imagebuilder import process, suites, toolbox
 from imagebuilder.errors import BuildError, ConflictError, EnvironmentFault, FetchError
-from imagebuilder.lock import Deb
+from imagebuilder.lock import Deb, Source
 from imagebuilder.resolve import debpins
 from imagebuilder.resolve.request import Request
 from imagebuilder.site import Site, redact
@@ -61,6 +61,48 @@ def resolve_debs(request: Request, site: Site) -> tuple[Deb, ...]:
     return debs
 
 
+def resolve_root(
+    request: Request, packages: Sequence[str], image: Sequence[Deb], site: Site
+) -> tuple[Deb, ...]:
+    """Choose the packages of a root in which a component is compiled: of what the image has too, the same.
+
+    Raises:
+        ConflictError: packages that this suite does not have, or not together with the image's.
+        FetchError: the archive's index could not be had.
+
+    """
+    facts = suites.facts(request.distribution, request.suite)
+    # Above 1000 even an older version is taken: apt_preferences(5).
+    preferences = "\n".join(
+        f"Package: {deb.name}\nPin: version {deb.version}\nPin-Priority: 1001\n" for deb in image
+    )
+    with _private_root(request, site) as root:
+        (root.folder / "etc/preferences.d/image").write_text(preferences, encoding="utf-8")
+        wanted = ["?essential", *sorted({*facts.packages, *packages})]
+        result = root.run("apt-get", "install", "--yes", "-qq", "--print-uris", *wanted, timeout=_SOLVE_LIMIT)
+        if result.code != 0:
+            asked = replace(request, packages=tuple(packages), deb_pins=())
+            problems = debpins.unknown_packages(asked, root.index())
+            if not problems:
+                told = root.run("apt-get", "install", "--simulate", "-q", *wanted, timeout=_SOLVE_LIMIT)
+                problems = [debpins.unsolvable(asked, told.stdout, told.stderr)]
+            raise ConflictError.of([replace(item, where=f"{request.recipe}: build") for item in problems])
+        return _parse_uris(result.stdout, root.mirrors)
+
+
+def source_packages(request: Request, name: str, suite: str, site: Site) -> tuple[Source, ...]:
+    """List the `.orig.tar.*` of every version of a source package in one suite, the request's or another.
+
+    Raises:
+        FetchError: the archive's index could not be had.
+
+    """
+    elsewhere = replace(request, suite=suite, sections=())
+    with _private_root(elsewhere, site, types="deb-src") as root:
+        said = root.run("apt-cache", "showsrc", "--only-source", name, timeout=_SOLVE_LIMIT)
+    return _parse_sources(said.stdout, suite)
+
+
 def glibc(debs: Sequence[Deb]) -> str:
     """Give the C library's version as wheel tags count it: major.minor."""
     version = next(debpins.upstream_version(deb.version) for deb in debs if deb.name == "libc6")
@@ -68,9 +110,9 @@ def glibc(debs: Sequence[Deb]) -> str:
 
 
 def locate_debs(
-    debs: Sequence[Deb], distribution: str, suite: str, site: Site, architecture: str = "amd64"
+    debs: Sequence[Deb | Source], distribution: str, suite: str, site: Site, architecture: str = "amd64"
 ) -> dict[str, tuple[str, ...]]:
-    """Say where each package may be fetched, most likely place first: sha256 -> URLs. Nothing is asked.
+    """Say where each file may be fetched, most likely place first: sha256 -> URLs. Nothing is asked.
 
     A security update keeps its name and bytes when a point release takes it over, but moves to the main
     archive's pool; both places are given.
@@ -121,7 +163,7 @@ class _Root:
 
 
 @contextmanager
-def _private_root(request: Request, site: Site) -> Iterator[_Root]:
+def _private_root(request: Request, site: Site, types: str = "deb") -> Iterator[_Root]:
     mirrors = _mirrors(request.distribution, request.suite, request.architecture, site)
     tools = toolbox.choose(site)
     with (
@@ -137,7 +179,10 @@ def _private_root(request: Request, site: Site) -> Iterator[_Root]:
             (folder / part).mkdir(parents=True)
         (folder / "status").touch()
         (folder / "etc/suite.sources").write_text(
-            suites.sources(request.distribution, request.suite, mirrors), encoding="utf-8"
+            suites.sources(
+                request.distribution, request.suite, mirrors, types=types, sections=request.sections
+            ),
+            encoding="utf-8",
         )
         (folder / "etc/suite.sources").chmod(0o600)
         options = _options(site, folder, desk)
@@ -253,6 +298,29 @@ def _parse_uris(text: str, mirrors: suites.Mirrors) -> tuple[Deb, ...]:
             )
         )
     return tuple(sorted(debs, key=lambda deb: (deb.name, deb.architecture)))
+
+
+def _parse_sources(text: str, suite: str) -> tuple[Source, ...]:
+    """Read `apt-cache showsrc`: paragraphs as in deb-src-control, of which one has several file lists."""
+    found = []
+    for paragraph in text.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Version|Directory): (\S+)$", paragraph, re.MULTILINE))
+        _, _, sums = paragraph.partition("\nChecksums-Sha256:")
+        # One archive in the usual way; those with more (`.orig-part.tar`) are of no component here.
+        line = re.search(r"^ ([0-9a-f]{64}) ([0-9]+) (\S+\.orig\.tar\.[a-z0-9]+)$", sums, re.MULTILINE)
+        if line and fields.keys() >= {"Package", "Version", "Directory"}:
+            found.append(
+                Source(
+                    name=fields["Package"],
+                    version=fields["Version"],
+                    suite=suite,
+                    path=f"{fields['Directory']}/{line[3]}",
+                    file=line[3],
+                    size=int(line[2]),
+                    sha256=line[1],
+                )
+            )
+    return tuple(found)
 
 
 def _below(uri: str, roots: Iterable[str]) -> str:

@@ -18,19 +18,22 @@ Index = Mapping[str, tuple[str, ...]]
 _REPACKED = re.compile(r"[+~.](?:dfsg|ds|repack|debian)[0-9.]*.*")
 # OpenSSH's portable release, 10.0p1, is version 10.0 of OpenSSH.
 _PORTABLE = re.compile(r"(?<=[0-9])p[0-9]+$")
+# NVIDIA's parts carry the release that they came with: 12.4.131~12.4.1.
+_RELEASE = re.compile(r"(?<=[0-9])~[0-9.]+$")
 _REASONS = 10  # lines of apt's explanation that an error shows
 
 
 def upstream_version(version: str) -> str:
     """Take the packaging away from a Debian version: epoch, revision, repacking marks.
 
-    >>> [upstream_version(text) for text in ("1:10.0p1-7+deb13u4", "3.2.1+dfsg-1", "6.0.0~rc2-1")]
-    ['10.0', '3.2.1', '6.0.0rc2']
+    >>> versions = ("1:10.0p1-7+deb13u4", "3.2.1+dfsg-1", "6.0.0~rc2-1", "12.4.131~12.4.1-2")
+    >>> [upstream_version(text) for text in versions]
+    ['10.0', '3.2.1', '6.0.0rc2', '12.4.131']
     """
     text = version.partition(":")[2] or version
     text = text.rpartition("-")[0] or text
     text = text.rpartition("+really")[2]
-    text = _PORTABLE.sub("", _REPACKED.sub("", text))
+    text = _RELEASE.sub("", _PORTABLE.sub("", _REPACKED.sub("", text)))
     return text.replace("~", "")
 
 

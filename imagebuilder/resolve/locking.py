@@ -10,10 +10,11 @@ from packaging.utils import canonicalize_name
 
 from imagebuilder import catalog
 from imagebuilder.errors import ConflictError, Problem
-from imagebuilder.lock import Deb, Lock, Override, Wheel
+from imagebuilder.lock import Build, Deb, Lock, Override, Wheel
 from imagebuilder.lockfile import LockFile
 from imagebuilder.recipe import Recipe
-from imagebuilder.resolve import debian, debpins, python
+from imagebuilder.resolve import builds as build_sources
+from imagebuilder.resolve import debian, debpins, facts, python
 from imagebuilder.resolve.request import Request, request
 from imagebuilder.site import Site
 
@@ -81,8 +82,9 @@ def _make_lock(recipe: Recipe, site: Site, question: _Question) -> Lock:
     wanted = request(recipe, question.platform)
     inputs = wanted.checksum(recipe)
     if previous is not None and previous.inputs == inputs and upgrade is None:
+        facts.require(recipe, previous.pins)
         return previous
-    problems: list[Problem] = []
+    problems: list[Problem] = facts.problems(recipe, {})
     debs: tuple[Deb, ...] = ()
     wheels: tuple[Wheel, ...] = ()
     overrides: tuple[Override, ...] = ()
@@ -98,20 +100,47 @@ def _make_lock(recipe: Recipe, site: Site, question: _Question) -> Lock:
         wheels, overrides = python.resolve_wheels(wanted, glibc, site, keep=kept, upgrade=moving)
     except ConflictError as error:
         problems.extend(error.problems)
+    builds: tuple[Build, ...] = ()
+    if debs:
+        try:
+            old = previous.builds if previous is not None and previous.debs == debs else ()
+            builds = build_sources.resolve_builds(wanted, debs, site, keep=old, upgrade=upgrade)
+            problems += _twice(recipe, builds, wheels)
+        except ConflictError as error:
+            problems.extend(error.problems)
     if problems:
         raise ConflictError.of(problems)
+    pins = _pin_versions(recipe, debs, wheels, builds)
+    facts.require(recipe, pins)
     return Lock(
+        format=2 if builds else 1,
         inputs=inputs,
         recipe=recipe.name,
         base=recipe.base,
         architecture=wanted.architecture,
         python=wanted.python,
-        pins=_pin_versions(recipe, debs, wheels),
+        pins=pins,
         packages=wanted.packages,
         overrides=overrides,
         wheels=wheels,
         debs=debs,
+        builds=builds,
     )
+
+
+def _twice(recipe: Recipe, builds: tuple[Build, ...], wheels: tuple[Wheel, ...]) -> list[Problem]:
+    """Find what is compiled, and also comes as a wheel because something else requires it."""
+    names = {source.name for build in builds for source in build.sources if not source.path}
+    return [
+        Problem(
+            message=f"`{wheel.name}` would be there twice: compiled, and as the wheel {wheel.file}, which "
+            "another package requires",
+            where=f"{recipe.name}: pins.{wheel.name}",
+            hint=f"leave `{wheel.name}` out of `build:`",
+        )
+        for wheel in wheels
+        if wheel.name in names
+    ]
 
 
 def _debs(
@@ -199,18 +228,22 @@ def _with_platforms(
     return tuple(dict.fromkeys(told))
 
 
-def _pin_versions(recipe: Recipe, debs: tuple[Deb, ...], wheels: tuple[Wheel, ...]) -> dict[str, str]:
+def _pin_versions(
+    recipe: Recipe, debs: tuple[Deb, ...], wheels: tuple[Wheel, ...], builds: tuple[Build, ...]
+) -> dict[str, str]:
     """Find the full version of every component in the image, pinned or always there."""
     deb_versions = {deb.name: debpins.upstream_version(deb.version) for deb in debs}
     wheel_versions = {wheel.name: wheel.version for wheel in wheels}
-    versions = {}
+    versions = {build.component: build.version for build in builds}
     for part in catalog.parts(recipe):
         provider = part.provider
+        if part.built:
+            continue
         if provider.wheel:
             versions[part.component.name] = wheel_versions[
                 canonicalize_name(catalog.fill(provider.wheel, part.pin))
             ]
         else:
-            package = catalog.fill(provider.real or provider.apt[0], part.pin)
+            package = catalog.fill(provider.real, part.pin) or part.apt[0]
             versions[part.component.name] = deb_versions[package]
     return versions

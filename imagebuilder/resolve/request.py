@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from imagebuilder import catalog, platforms
 from imagebuilder.recipe import Recipe
+
+# What Debian's source archives are packed with, besides gzip, which is essential.
+_UNPACKERS = frozenset({"xz-utils", "bzip2"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +35,29 @@ class Pinned:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BuildRequest:
+    """What is asked for one component that is compiled.
+
+    Attributes:
+        component: its name.
+        value: its pin.
+        debian, sdist: Debian source package, or Python distribution, that it is compiled from.
+        packages: Debian packages of the root that it is compiled in.
+        wheels: Python requirements there.
+        against: compiled components that are there too.
+
+    """
+
+    component: str
+    value: str
+    debian: str
+    sdist: str
+    packages: tuple[str, ...]
+    wheels: tuple[str, ...]
+    against: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """Everything that decides a lock.
 
@@ -44,6 +72,8 @@ class Request:
         overrides: pins of wheels to force.
         deb_pins: pins that Debian packages provide.
         packages: Debian packages, `name` or `name=version`, sorted.
+        sections: sections of the archive besides those that every image uses, such as `non-free`.
+        builds: what is compiled.
 
     """
 
@@ -59,10 +89,17 @@ class Request:
     overrides: tuple[str, ...]
     deb_pins: tuple[Pinned, ...]
     packages: tuple[str, ...]
+    sections: tuple[str, ...] = ()
+    builds: tuple[BuildRequest, ...] = ()
 
     def checksum(self, recipe: Recipe) -> str:
         """Hash what a lock was made from: the recipe and what the catalog made of it. Hex sha256."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        asked = dataclasses.asdict(self)
+        # What came later counts only where it is used: older locks hold.
+        for key in ("sections", "builds"):
+            if not asked[key]:
+                del asked[key]
+        text = json.dumps(asked, sort_keys=True)
         return hashlib.sha256(f"{recipe.checksum()}\n{text}".encode()).hexdigest()
 
 
@@ -75,19 +112,19 @@ def request(recipe: Recipe, platform: str = "") -> Request:
     """
     wheel_pins, deb_pins, packages, requirements = [], [], set(recipe.apt), list(recipe.pip)
     owners: dict[str, str] = {}
-    for part in catalog.parts(recipe):
+    parts = catalog.parts(recipe)
+    for part in parts:
         name, provider, version = part.component.name, part.provider, part.pin
         if provider.wheel:
             package = catalog.fill(provider.wheel, version)
             wheel_pins.append(Pinned(pin=name, value=version, package=package))
             owners[package] = name
-        for extra in provider.wheels:
-            requirements.append(catalog.fill(extra, version))
-            owners.setdefault(extra, name)
-        names = [catalog.fill(package, version) for package in provider.apt]
-        packages.update(names)
-        if names and version:
-            deb_pins.append(Pinned(pin=name, value=version, package=names[0]))
+        for extra in part.wheels:
+            requirements.append(extra)
+            owners.setdefault(Requirement(extra).name, name)
+        packages.update(part.apt)
+        if part.apt and version and not part.built and not provider.wheel:
+            deb_pins.append(Pinned(pin=name, value=version, package=part.apt[0]))
     return Request(
         recipe=recipe.name,
         distribution=recipe.distribution,
@@ -101,4 +138,37 @@ def request(recipe: Recipe, platform: str = "") -> Request:
         overrides=tuple(sorted(recipe.override)),
         deb_pins=tuple(deb_pins),
         packages=tuple(sorted(packages)),
+        sections=tuple(sorted({section for part in parts for section in part.provider.sections})),
+        builds=_builds(parts),
     )
+
+
+def _builds(parts: Sequence[catalog.Part]) -> tuple[BuildRequest, ...]:
+    """List what is compiled, each after those that it is compiled against."""
+    by_name = {part.component.name: part for part in parts}
+    base = {package for part in parts if part.component.name == "python" for package in part.apt}
+    # A compiler that is pinned compiles what is compiled; else the suite's own does.
+    compiler = set(by_name["gcc"].apt) if "gcc" in by_name else {"gcc", "g++", "libc6-dev", "make"}
+    found = []
+    for part in parts:
+        build = part.built
+        if build is None:
+            continue
+        against = tuple(name for name in build.against if name in by_name)
+        beside = {package for name in against for package in by_name[name].apt}
+        needs = {catalog.fill(package, part.pin) for package in build.needs}
+        found.append(
+            BuildRequest(
+                component=part.component.name,
+                value=part.pin,
+                debian=build.debian,
+                sdist=build.sdist,
+                packages=tuple(
+                    sorted({*needs, *part.apt, *compiler, *beside, *(base if build.sdist else _UNPACKERS)})
+                ),
+                wheels=build.wheels,
+                against=tuple(name for name in against if by_name[name].built),
+            )
+        )
+    # One level deep is all there is: a library, and what is compiled against it.
+    return tuple(sorted(found, key=lambda item: (bool(item.against), item.component)))

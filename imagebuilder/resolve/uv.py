@@ -132,14 +132,36 @@ def files(versions: Iterable[tuple[str, str]], target: Target) -> dict[str, tupl
     }
 
 
-def _compile(requirements: Sequence[str], options: Sequence[str], target: Target, folder: Path) -> None:
+def sdist(requirement: str, target: Target) -> tuple[str, File]:
+    """Find the newest version of a distribution that fulfils a requirement, and its sdist.
+
+    The metadata comes from a wheel of the same version, where there is one: then nothing of it is executed.
+
+    Raises:
+        UnsolvableError: there is none, or it has no sdist.
+        FetchError: the index could not be asked.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="imagebuilder-") as folder:
+        output = Path(folder) / "pylock.toml"
+        options = ["--no-deps", "--format", "pylock.toml", "--output-file", str(output)]
+        _compile([requirement], options, target, Path(folder), binary=False)
+        package = tomllib.loads(output.read_text())["packages"][0]
+    if "sdist" not in package:
+        raise UnsolvableError(f"{package['name']} {package['version']} has no sdist")
+    return package["version"], _file(package["sdist"], output.parent)
+
+
+def _compile(
+    requirements: Sequence[str], options: Sequence[str], target: Target, folder: Path, *, binary: bool = True
+) -> None:
     # A folder of its own also keeps uv from finding the pyproject.toml of whoever stands in one.
     argv = [
         uv.find_uv_bin(), "pip", "compile", "-", "--quiet",
         "--python", sys.executable,  # else uv looks for the target's Python, and downloads it
         "--python-version", target.python,
         "--python-platform", _platform(target.machine, target.glibc),
-        "--only-binary", ":all:",
+        *(["--only-binary", ":all:"] if binary else []),
         *(["--no-index"] if target.site.no_index else []),
         *options,
     ]  # fmt: skip

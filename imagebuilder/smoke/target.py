@@ -53,6 +53,11 @@ class Target:
         """Give a component's version; empty where it is not pinned."""
         return dict(self.pins).get(name, "")
 
+    @property
+    def mpi(self) -> str:
+        """Name the component that the image's `mpirun` is of; empty where none is pinned."""
+        return next((name for name in ("openmpi", "mpich") if self.pin(name)), "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +30,17 @@ def put(
         archive.writestr(f"{stem}.dist-info/METADATA", metadata)
         archive.writestr(f"{stem}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
         archive.writestr(f"{stem}.dist-info/RECORD", "")
+    return path
+
+
+def put_sdist(folder: Path, name: str, version: str) -> Path:
+    """Write one source archive: its metadata, and nothing to build."""
+    path = folder / f"{name.replace('-', '_')}-{version}.tar.gz"
+    data = f"Metadata-Version: 2.2\nName: {name}\nVersion: {version}\n".encode()
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo(f"{name}-{version}/PKG-INFO")
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
     return path
 
 

@@ -38,7 +38,16 @@ def test_a_component_is_complete(component: catalog.Component) -> None:
     for provider in component.providers:
         assert provider.wheel or provider.wheels or provider.apt
         assert set(provider.when) <= catalog.names()
-    assert all(path.startswith("/") for link in component.links.items() for path in link)
+    assert set(component.excludes) <= catalog.names()
+    for name in component.excludes:
+        assert component.name in catalog.load()[name].excludes, "both sides say so"
+    assert (component.include == "devel") == bool(component.like)
+    links = [component.links, component.devel_links, *(provider.links for provider in component.providers)]
+    assert all(path.startswith(("/", "{site}/")) for found in links for path in found)
+    if component.build:
+        assert bool(component.build.debian) != bool(component.build.sdist)
+        assert component.build.steps
+        assert all(path.startswith(("/", "{site}/")) for path in component.build.produces)
     assert component.probe is not None, "every component says how to see which version is loaded"
     assert component.probe.command
 
@@ -46,7 +55,7 @@ def test_a_component_is_complete(component: catalog.Component) -> None:
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.name)
 def test_only_known_placeholders_stand_in_a_component(component: catalog.Component) -> None:
     used = set(re.findall(r"\{([^}]*)\}", component.model_dump_json().replace("{}", "")))
-    assert {name for name in used if re.fullmatch(r"\w+", name)} <= {"version", "major", "minor"}
+    assert {name for name in used if re.fullmatch(r"\w+", name)} <= {"version", "major", "minor", "site"}
 
 
 def test_what_is_always_there_needs_no_pin() -> None:
@@ -103,3 +112,51 @@ def test_a_wrong_catalog_file_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(catalog, "resources", types.SimpleNamespace(files=lambda _name: tmp_path))
     with pytest.raises(InputError, match=r"imagebuilder/catalog/broken\.yaml:2: sumary: .*\n.*`summary`"):
         catalog.load.__wrapped__()
+
+
+def of(**changes: object) -> dict[str, catalog.Part]:
+    fields = {"name": "x", "base": "debian:trixie", "python": "3.13", **changes}
+    return {part.component.name: part for part in catalog.parts(Recipe.model_validate(fields))}
+
+
+def test_a_compiled_component_brings_only_what_it_needs_to_run() -> None:
+    plain = of(pins={"openmpi": "5.0.7"})["openmpi"]
+    compiled = of(pins={"openmpi": "5.0.7"}, build=("openmpi",))["openmpi"]
+    assert plain.built is None
+    assert "openmpi-bin" in plain.apt
+    assert compiled.built is not None
+    assert compiled.apt == ("libucx0",)
+    assert compiled.env == plain.env
+
+
+def test_devel_brings_the_compiler_headers_and_link_names() -> None:
+    pins = {"cuda": "13.0", "gcc": "14", "nccl": "2.28.9", "cudnn": "9.19"}
+    parts = of(pins=pins, devel=True)
+    site = "/opt/venv/lib/python3.13/site-packages"
+    assert parts["nvcc"].pin == "13.0"
+    assert "nvidia-nvvm==13.0.*" in parts["nvcc"].wheels
+    assert parts["nvcc"].links["/usr/local/cuda"] == f"{site}/nvidia/cu13"
+    assert parts["nvcc"].env == {"CUDA_HOME": "/usr/local/cuda"}
+    assert parts["nccl"].links["/usr/local/lib/libnccl.so"] == f"{site}/nvidia/nccl/lib/libnccl.so.2"
+    assert "/usr/local/include/cudnn.h" in parts["cudnn"].links
+    assert "python3-dev" in parts["python"].apt
+    without = of(pins=pins)
+    assert "nvcc" not in without
+    assert not without["nccl"].links
+
+
+def test_for_cuda_12_the_compiler_is_the_suite_s_at_its_own_version() -> None:
+    part = of(pins={"cuda": "12.8", "gcc": "13"}, devel=True)["nvcc"]
+    assert part.pin == ""
+    assert part.apt == ("nvidia-cuda-toolkit",)
+    assert "non-free" in part.provider.sections
+
+
+def test_all_that_does_not_go_together_is_told_at_once() -> None:
+    with pytest.raises(ConflictError) as caught:
+        of(pins={"openmpi": "5.0.7", "mpich": "4.2", "nccl": "2.27.5"}, build=("nccl",))
+    assert [problem.where for problem in caught.value.problems] == [
+        "x: pins.mpich",
+        "x: pins.nccl",
+        "x: build[0]",
+    ]

@@ -190,7 +190,12 @@ def test_the_image_gets_the_distribution_s_own_mirrors_and_the_hooks_the_package
     assert "URIs: http://archive.example/debian\n" in (handed / "sources").read_text()
     assert (handed / "rounds" / "00").read_text() == "bash.deb\npython3.deb\n"
     assert (handed / "debs" / "python3.deb").read_text() == "python3"
-    assert {hook.name for hook in (handed / "hooks").iterdir()} == {"extract.sh", "install.sh", "finish.sh"}
+    assert {hook.name for hook in (handed / "hooks").iterdir()} == {
+        "extract.sh",
+        "inside.sh",
+        "install.sh",
+        "finish.sh",
+    }
 
 
 def test_a_file_that_holds_another_package_is_refused(tools: Path, tmp_path: Path) -> None:

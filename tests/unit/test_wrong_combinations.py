@@ -14,12 +14,12 @@ import pytest
 from imagebuilder import catalog, recipe, suites
 from imagebuilder.errors import ConflictError, ImagebuilderError, InputError
 from imagebuilder.located import located
-from imagebuilder.lock import Deb
+from imagebuilder.lock import Deb, Source
 from imagebuilder.resolve import debian, debpins
 from imagebuilder.resolve.locking import make_lock
 from imagebuilder.resolve.request import Request
 from imagebuilder.site import Site
-from tests.support.wheelfolder import put, torch_world
+from tests.support.wheelfolder import put, put_sdist, torch_world
 from tests.unit import samples
 
 CASES = Path(__file__).parents[1] / "cases" / "conflicts"
@@ -28,18 +28,24 @@ WRONG = sorted(CASES.glob("*.yaml"))
 ARCHIVE = {
     "python3": ("3.13.5-1",),
     "python3.13": ("3.13.5-2",),
+    "gcc-12": ("12.4.0-2",),
     "gcc-13": ("13.3.0-13",),
     "gcc-14": ("14.2.0-19",),
+    "mpich": ("4.3.0+really4.2.1-1",),
+    "nvidia-cuda-toolkit": ("12.4.131~12.4.1-2",),
     "openmpi-bin": ("5.0.7-1",),
     "openssh-server": ("1:10.0p1-7",),
     "rdma-core": ("56.1-1",),
 }
+SOURCES = {("openmpi", "bookworm"): "4.1.4-3", ("openmpi", "trixie"): "5.0.7-1"}
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     folder = torch_world(tmp_path_factory.mktemp("wheels"))
     put(folder, "needs-old-numpy", "1.0", ["numpy<2"])
+    put(folder, "mpi4py", "4.1.1", tag="cp313-cp313-manylinux_2_28_x86_64")
+    put_sdist(folder, "mpi4py", "4.1.1")
     put(folder, "newglibc", "1.0", tag="cp313-cp313-manylinux_2_99_x86_64")
     put(folder, "armonly", "1.0", tag="cp313-cp313-manylinux_2_28_aarch64")
     return Site(no_index=True, wheel_folders=(str(folder),))
@@ -51,7 +57,7 @@ def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
 
     def resolve(request: Request, _site: Site) -> tuple[Deb, ...]:
         suites.facts(request.distribution, request.suite)
-        compilers = [name for name in request.packages if re.fullmatch(r"(g\+\+|gfortran)-1[34]", name)]
+        compilers = [name for name in request.packages if re.fullmatch(r"(g\+\+|gfortran)-1[234]", name)]
         known = {**dict.fromkeys((*_plain_packages(), *compilers), ("1.0-1",)), **ARCHIVE}
         problems = debpins.unknown_packages(request, known) + debpins.unmet_pins(request, known, known)
         if problems:
@@ -62,14 +68,33 @@ def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
             *(samples.deb(name, known[name][0]) for name in sorted(names)),
         )
 
+    def source_packages(_request: Request, name: str, suite: str, _site: Site) -> tuple[Source, ...]:
+        version = SOURCES.get((name, suite), "")
+        file = f"{name}_{version.partition('-')[0]}.orig.tar.xz"
+        found = Source(
+            name=name,
+            version=version,
+            suite=suite,
+            path=f"pool/main/{name[0]}/{name}/{file}",
+            file=file,
+            size=1,
+            sha256="5" * 64,
+        )
+        return (found,) if version else ()
+
     monkeypatch.setattr(debian, "resolve_debs", resolve)
+    monkeypatch.setattr(debian, "source_packages", source_packages)
+    monkeypatch.setattr(debian, "resolve_root", lambda *_: (samples.deb("libc6", "2.41-12"),))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "uv"))
 
 
 def _plain_packages() -> set[str]:
     """Name the packages of the catalog that carry no version in their names: any suite has them."""
-    providers = [provider for part in catalog.load().values() for provider in part.providers]
-    return {name for provider in providers for name in provider.apt if "{" not in name}
+    parts = catalog.load().values()
+    providers = [provider for part in parts for provider in part.providers]
+    named = {name for provider in providers for name in (*provider.apt, *provider.devel_apt)}
+    named |= {name for part in parts if part.build for name in (*part.build.apt, *part.build.needs)}
+    return {name for name in named if "{" not in name}
 
 
 def refusal(case: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> ImagebuilderError:

@@ -3,13 +3,7 @@
 set -eu
 root=$1
 
-# Nothing of the host gets in: no variables, no network, not even its name.
-inside() {
-    env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 TZ=UTC \
-        DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true \
-        SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" PYTHONHASHSEED=0 PERL_HASH_SEED=0 \
-        unshare --net --uts sh -c 'hostname localhost && exec chroot "$@"' - "$root" "$@"
-}
+. "$root/imagebuilder/hooks/inside.sh"
 
 umask 022
 force=--force-depends # only for the first round: it is unpacked already, but dpkg does not know of it
@@ -34,5 +28,7 @@ for user in root "$IMAGEBUILDER_USER"; do
     inside usermod --password '*' --shell /bin/bash "$user"
 done
 
+# A root in which something is compiled may do without.
 # shellcheck disable=SC2016
-inside sh -c 'umask 002 && python3 -m venv --without-pip "$1" && chmod -R g=u "$1"' - "$IMAGEBUILDER_VENV"
+[ -z "$IMAGEBUILDER_VENV" ] ||
+    inside sh -c 'umask 002 && python3 -m venv --without-pip "$1" && chmod -R g=u "$1"' - "$IMAGEBUILDER_VENV"

@@ -31,7 +31,7 @@ def run(session: Session) -> Passed:
         "a login shell": (last, ("sh", "-lc", '"$@"', "sh", *probe)),
         "ssh": (0, session.ssh(target, *probe)),
     }
-    if session.facts.get("mpirun") or session.target.pin("openmpi"):
+    if session.facts.get("mpirun") or session.target.mpi:
         ways["mpirun"] = (0, session.mpirun([target], *probe))
     findings: list[Finding] = []
     for way, (index, argv) in ways.items():

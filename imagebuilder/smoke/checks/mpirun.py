@@ -65,7 +65,7 @@ def run(session: Session) -> Passed:
 
 def _skip(session: Session) -> str:
     reason = hostname_reason(session)
-    if not reason and not session.facts.get("mpirun") and not session.target.pin("openmpi"):
+    if not reason and not session.facts.get("mpirun") and not session.target.mpi:
         reason = "no MPI in this image"
     return reason
 
@@ -77,6 +77,6 @@ CHECK = Check(
     "nothing",
     run=run,
     skip=_skip,
-    required=lambda session: bool(session.target.pin("openmpi")) and session.cluster.kind != "process",
+    required=lambda session: bool(session.target.mpi) and session.cluster.kind != "process",
     exchanges=True,
 )

@@ -1,6 +1,6 @@
 """A sum over all ranks of an MPI job, of whole numbers, so that it has to be exact.
 
-Through mpi4py where the image has it; else straight through libmpi, by the names of Open MPI's own ABI.
+Through mpi4py where the image has it; else straight through libmpi, by the ABI of Open MPI or of MPICH.
 """
 
 from __future__ import annotations
@@ -42,12 +42,8 @@ def mine(rank: int) -> array.array:
 
 
 def by_library() -> tuple[int, int, array.array]:
-    library = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
-
-    def handle(name: str) -> ctypes.c_void_p:
-        return ctypes.c_void_p(ctypes.addressof(ctypes.c_byte.in_dll(library, name)))
-
-    world, rank, size = handle("ompi_mpi_comm_world"), ctypes.c_int(), ctypes.c_int()
+    library, world, number, add = handles()
+    rank, size = ctypes.c_int(), ctypes.c_int()
     library.MPI_Init(None, None)
     library.MPI_Comm_rank(world, ctypes.byref(rank))
     library.MPI_Comm_size(world, ctypes.byref(size))
@@ -56,12 +52,28 @@ def by_library() -> tuple[int, int, array.array]:
         ctypes.c_void_p(sent.buffer_info()[0]),
         ctypes.c_void_p(got.buffer_info()[0]),
         ctypes.c_int(LENGTH),
-        handle("ompi_mpi_int64_t"),
-        handle("ompi_mpi_op_sum"),
+        number,
+        add,
         world,
     )
     library.MPI_Finalize()
     return rank.value, size.value, got
+
+
+def handles() -> tuple[ctypes.CDLL, object, object, object]:
+    """The library, and what MPI_COMM_WORLD, MPI_INT64_T and MPI_SUM are in it."""
+    try:
+        library = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        # Of MPICH's ABI, version 12: numbers, which its mpi.h has for good.
+        library = ctypes.CDLL("libmpi.so.12", mode=ctypes.RTLD_GLOBAL)
+        return library, ctypes.c_int(0x44000000), ctypes.c_int(0x4C00083A), ctypes.c_int(0x58000003)
+    # Of Open MPI's: addresses of objects in the library.
+    names = ("ompi_mpi_comm_world", "ompi_mpi_int64_t", "ompi_mpi_op_sum")
+    world, number, add = (
+        ctypes.c_void_p(ctypes.addressof(ctypes.c_byte.in_dll(library, name))) for name in names
+    )
+    return library, world, number, add
 
 
 main()

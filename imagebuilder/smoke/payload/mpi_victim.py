@@ -9,7 +9,9 @@ import time
 import common
 
 arguments = common.parser(ranks=False).parse_args()
-rank, world_size = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
+# Open MPI's names of these, and MPICH's.
+prefix = "OMPI_COMM_WORLD" if "OMPI_COMM_WORLD_RANK" in os.environ else "PMI"
+rank, world_size = (int(os.environ[f"{prefix}_{name}"]) for name in ("RANK", "SIZE"))
 common.say(arguments.nonce, rank=rank, world_size=world_size, reached=1)
 if rank == 1:
     time.sleep(1)  # so that the others have begun as well

@@ -1,0 +1,1014 @@
+# cuda12-torch-devel: rendered by imagebuilder from its recipe and lock d1adcae09e9a. Change the recipe, not this file.
+#
+#   docker buildx build --file cuda12-torch-devel.Dockerfile --tag cuda12-torch-devel:torch2.10.0-cu12.8-py3.13-trixie .
+#
+# Behind a proxy with a certificate authority of its own, or with a private index, give the settings as secrets;
+# they are mounted for single steps and never become part of a layer:
+#
+#   --secret id=ca,src=/etc/ssl/certs/ca-certificates.crt --secret id=pip,src=$HOME/.config/pip/pip.conf
+
+# ---- debian trixie, 308 packages
+FROM debian:trixie AS os
+ENV DEBIAN_FRONTEND=noninteractive
+# Exact versions: when the archive has moved on, this step fails instead of installing something else.
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked,id=apt-trixie \
+    --mount=type=tmpfs,target=/var/lib/apt/lists \
+    --mount=type=tmpfs,target=/var/log \
+    sed 's/^Components:.*/Components: contrib non-free/' \
+      /etc/apt/sources.list.d/debian.sources >/etc/apt/sources.list.d/more.sources && \
+    apt-get update \
+ && apt-get install -y --no-install-recommends --allow-downgrades \
+      adduser=3.152 \
+      apt=3.0.4 \
+      autoconf=2.72-3.1 \
+      automake=1:1.17-4 \
+      autotools-dev=20240727.1 \
+      base-files=13.8+deb13u7 \
+      base-passwd=3.6.7 \
+      bash=5.2.37-2+b10 \
+      binutils=2.44-3 \
+      binutils-common=2.44-3 \
+      binutils-x86-64-linux-gnu=2.44-3 \
+      bsdutils=1:2.41.5-0+deb13u1 \
+      ca-certificates=20250419+deb13u1 \
+      coreutils=9.7-3 \
+      cpp-13=13.3.0-16 \
+      cpp-13-x86-64-linux-gnu=13.3.0-16 \
+      dash=0.5.12-12 \
+      debconf=1.5.91 \
+      debian-archive-keyring=2025.1 \
+      debianutils=5.23.2 \
+      diffutils=1:3.10-4 \
+      dpkg=1.22.22 \
+      findutils=4.10.0-3 \
+      g++-13=13.3.0-16 \
+      g++-13-x86-64-linux-gnu=13.3.0-16 \
+      gcc-13=13.3.0-16 \
+      gcc-13-base=13.3.0-16 \
+      gcc-13-x86-64-linux-gnu=13.3.0-16 \
+      gcc-14-base=14.2.0-19 \
+      gfortran-13=13.3.0-16 \
+      gfortran-13-x86-64-linux-gnu=13.3.0-16 \
+      glx-alternative-mesa=1.2.2 \
+      glx-alternative-nvidia=1.2.2 \
+      glx-diversions=1.2.2 \
+      grep=3.11-4 \
+      gzip=1.13-1+deb13u1 \
+      hostname=3.25 \
+      ibverbs-providers=56.1-1 \
+      ibverbs-utils=56.1-1 \
+      init-system-helpers=1.69~deb13u1 \
+      iproute2=6.15.0-1 \
+      libaccinj64-12.4=12.4.127~12.4.1-2 \
+      libacl1=2.3.2-2+b1 \
+      libamd-comgr2=6.0+git20231212.4510c28+dfsg-3+b2 \
+      libamdhip64-5=5.7.1-6+deb13u1 \
+      libapparmor1=4.1.0-1 \
+      libapt-pkg7.0=3.0.4 \
+      libasan8=14.2.0-19 \
+      libatomic1=14.2.0-19 \
+      libattr1=1:2.5.2-3 \
+      libaudit-common=1:4.0.2-2+deb13u1 \
+      libaudit1=1:4.0.2-2+deb13u1 \
+      libbinutils=2.44-3 \
+      libblkid1=2.41.5-0+deb13u1 \
+      libbpf1=1:1.5.0-3 \
+      libbsd0=0.12.2-2 \
+      libbz2-1.0=1.0.8-6 \
+      libc-bin=2.41-12+deb13u4 \
+      libc-dev-bin=2.41-12+deb13u4 \
+      libc6=2.41-12+deb13u4 \
+      libc6-dev=2.41-12+deb13u4 \
+      libcap-ng0=0.8.5-4+b1 \
+      libcap2=1:2.75-10+deb13u1+b3 \
+      libcap2-bin=1:2.75-10+deb13u1+b3 \
+      libcbor0.10=0.10.2-2 \
+      libcc1-0=14.2.0-19 \
+      libcom-err2=1.47.2-3+b12 \
+      libcrypt-dev=1:4.4.38-1 \
+      libcrypt1=1:4.4.38-1 \
+      libctf-nobfd0=2.44-3 \
+      libctf0=2.44-3 \
+      libcu++-dev=2.3.2-2 \
+      libcub-dev=2.3.2-2 \
+      libcublas12=12.4.5.8~12.4.1-2 \
+      libcublaslt12=12.4.5.8~12.4.1-2 \
+      libcuda1=550.163.01-2 \
+      libcudart12=12.4.127~12.4.1-2 \
+      libcufft11=11.2.1.3~12.4.1-2 \
+      libcufftw11=11.2.1.3~12.4.1-2 \
+      libcuinj64-12.4=12.4.127~12.4.1-2 \
+      libcupti-dev=12.4.127~12.4.1-2 \
+      libcupti12=12.4.127~12.4.1-2 \
+      libcurand10=11.1.1+~10.3.5.147~12.4.1-2 \
+      libcusolver11=11.6.1.9~12.4.1-2 \
+      libcusolvermg11=11.6.1.9~12.4.1-2 \
+      libcusparse12=12.3.1.170~12.4.1-2 \
+      libdb5.3t64=5.3.28+dfsg2-9 \
+      libdebconfclient0=0.280 \
+      libdrm-amdgpu1=2.4.124-2 \
+      libdrm-common=2.4.124-2 \
+      libdrm2=2.4.124-2 \
+      libedit2=3.1-20250104-1 \
+      libelf1t64=0.192-4 \
+      libevent-2.1-7t64=2.1.13-stable-1~deb13u1 \
+      libevent-core-2.1-7t64=2.1.13-stable-1~deb13u1 \
+      libevent-dev=2.1.13-stable-1~deb13u1 \
+      libevent-extra-2.1-7t64=2.1.13-stable-1~deb13u1 \
+      libevent-openssl-2.1-7t64=2.1.13-stable-1~deb13u1 \
+      libevent-pthreads-2.1-7t64=2.1.13-stable-1~deb13u1 \
+      libexpat1=2.9.0-1~deb13u1 \
+      libexpat1-dev=2.9.0-1~deb13u1 \
+      libfabric1=2.1.0-1.1 \
+      libffi8=3.4.8-2 \
+      libfido2-1=1.15.0-1+b1 \
+      libfuse3-4=3.17.2-3 \
+      libgcc-13-dev=13.3.0-16 \
+      libgcc-s1=14.2.0-19 \
+      libgdbm-compat4t64=1.24-2 \
+      libgdbm6t64=1.24-2 \
+      libgfortran-13-dev=13.3.0-16 \
+      libgfortran5=14.2.0-19 \
+      libgmp10=2:6.3.0+dfsg-3 \
+      libgomp1=14.2.0-19 \
+      libgprofng0=2.44-3 \
+      libgssapi-krb5-2=1.21.3-5+deb13u1 \
+      libhogweed6t64=3.10.1-1 \
+      libhsa-runtime64-1=6.1.2-3 \
+      libhsakmt1=6.2.4+ds-1 \
+      libhwasan0=14.2.0-19 \
+      libhwloc-dev=2.12.0-4 \
+      libhwloc-plugins=2.12.0-4 \
+      libhwloc15=2.12.0-4 \
+      libibmad5=56.1-1 \
+      libibumad3=56.1-1 \
+      libibverbs-dev=56.1-1 \
+      libibverbs1=56.1-1 \
+      libisl23=0.27-1 \
+      libitm1=14.2.0-19 \
+      libjansson4=2.14-2+b3 \
+      libjs-jquery=3.6.1+dfsg+~3.5.14-1 \
+      libjs-jquery-ui=1.13.2+dfsg-1 \
+      libjs-sphinxdoc=8.1.3-5 \
+      libjs-underscore=1.13.4~dfsg+~1.11.4-3 \
+      libk5crypto3=1.21.3-5+deb13u1 \
+      libkeyutils1=1.6.3-6 \
+      libkmod2=34.2-2 \
+      libkrb5-3=1.21.3-5+deb13u1 \
+      libkrb5support0=1.21.3-5+deb13u1 \
+      liblastlog2-2=2.41.5-0+deb13u1 \
+      libllvm17t64=1:17.0.6-22+b2 \
+      liblsan0=14.2.0-19 \
+      libltdl-dev=2.5.4-4 \
+      libltdl7=2.5.4-4 \
+      liblz4-1=1.10.0-4 \
+      liblzma5=5.8.1-1+deb13u2 \
+      libmd0=1.1.0-2+b1 \
+      libmnl0=1.0.5-3 \
+      libmount1=2.41.5-0+deb13u1 \
+      libmpc3=1.3.1-1+b3 \
+      libmpfr6=4.2.2-1 \
+      libmunge2=0.5.16-1.1~deb13u1 \
+      libncursesw6=6.5+20250216-2 \
+      libnettle8t64=3.10.1-1 \
+      libnl-3-200=3.7.0-2 \
+      libnl-3-dev=3.7.0-2 \
+      libnl-route-3-200=3.7.0-2 \
+      libnl-route-3-dev=3.7.0-2 \
+      libnppc12=12.2.5.30~12.4.1-2 \
+      libnppial12=12.2.5.30~12.4.1-2 \
+      libnppicc12=12.2.5.30~12.4.1-2 \
+      libnppidei12=12.2.5.30~12.4.1-2 \
+      libnppif12=12.2.5.30~12.4.1-2 \
+      libnppig12=12.2.5.30~12.4.1-2 \
+      libnppim12=12.2.5.30~12.4.1-2 \
+      libnppist12=12.2.5.30~12.4.1-2 \
+      libnppisu12=12.2.5.30~12.4.1-2 \
+      libnppitc12=12.2.5.30~12.4.1-2 \
+      libnpps12=12.2.5.30~12.4.1-2 \
+      libnuma-dev=2.0.19-1 \
+      libnuma1=2.0.19-1 \
+      libnvblas12=12.4.5.8~12.4.1-2 \
+      libnvfatbin12=12.4.127~12.4.1-2 \
+      libnvidia-ml-dev=12.4.127~12.4.1-2 \
+      libnvidia-ml1=550.163.01-2 \
+      libnvidia-pkcs11-openssl3=550.163.01-2 \
+      libnvidia-ptxjitcompiler1=550.163.01-2 \
+      libnvjitlink12=12.4.127~12.4.1-2 \
+      libnvjpeg12=12.3.1.117~12.4.1-2 \
+      libnvrtc-builtins12.4=12.4.127~12.4.1-2 \
+      libnvrtc12=12.4.127~12.4.1-2 \
+      libnvtoolsext1=12.4.127~12.4.1-2 \
+      libnvvm4=12.4.131~12.4.1-2 \
+      libopenmpi-dev=5.0.7-1 \
+      libopenmpi40=5.0.7-1 \
+      libpam-modules=1.7.0-5 \
+      libpam-modules-bin=1.7.0-5 \
+      libpam-runtime=1.7.0-5 \
+      libpam0g=1.7.0-5 \
+      libpci3=1:3.13.0-2 \
+      libpciaccess0=0.17-3+b3 \
+      libpcre2-8-0=10.46-1~deb13u3 \
+      libperl5.40=5.40.1-6+deb13u1 \
+      libpmix-dev=5.0.7-1 \
+      libpmix2t64=5.0.7-1 \
+      libproc2-0=2:4.0.4-9 \
+      libpsm2-2=11.2.185-2.1 \
+      libpython3-dev=3.13.5-1 \
+      libpython3-stdlib=3.13.5-1 \
+      libpython3.13=3.13.5-2+deb13u5 \
+      libpython3.13-dev=3.13.5-2+deb13u5 \
+      libpython3.13-minimal=3.13.5-2+deb13u5 \
+      libpython3.13-stdlib=3.13.5-2+deb13u5 \
+      libquadmath0=14.2.0-19 \
+      librdmacm1t64=56.1-1 \
+      libreadline8t64=8.2-6 \
+      libseccomp2=2.6.0-2 \
+      libselinux1=3.8.1-1 \
+      libsemanage-common=3.8.1-1 \
+      libsemanage2=3.8.1-1 \
+      libsepol2=3.8.1-1 \
+      libsframe1=2.44-3 \
+      libsmartcols1=2.41.5-0+deb13u1 \
+      libsqlite3-0=3.46.1-7+deb13u2 \
+      libssl3t64=3.5.7-1~deb13u3 \
+      libstdc++-13-dev=13.3.0-16 \
+      libstdc++6=14.2.0-19 \
+      libsystemd-shared=257.13-1~deb13u1 \
+      libsystemd0=257.13-1~deb13u1 \
+      libtext-charwidth-perl=0.04-11+b4 \
+      libtext-wrapi18n-perl=0.06-10 \
+      libthrust-dev=2.3.2-2 \
+      libtinfo6=6.5+20250216-2 \
+      libtirpc-common=1.3.6+ds-1 \
+      libtirpc3t64=1.3.6+ds-1 \
+      libtsan2=14.2.0-19 \
+      libubsan1=14.2.0-19 \
+      libucx0=1.18.1+ds-2+b1 \
+      libudev1=257.13-1~deb13u1 \
+      libuuid1=2.41.5-0+deb13u1 \
+      libwrap0=7.6.q-36 \
+      libwtmpdb0=0.73.0-3+deb13u1 \
+      libx11-6=2:1.8.12-1 \
+      libx11-data=2:1.8.12-1 \
+      libxau6=1:1.0.11-1 \
+      libxcb1=1.17.0-2+b1 \
+      libxdmcp6=1:1.1.5-1 \
+      libxext6=2:1.3.4-1+b3 \
+      libxml2=2.12.7+dfsg+really2.9.14-2.1+deb13u3 \
+      libxnvctrl0=535.171.04-1+b2 \
+      libxtables12=1.8.11-2 \
+      libxxhash0=0.8.3-2 \
+      libz3-4=4.13.3-1 \
+      libze1=1.20.6-1 \
+      libzstd1=1.5.7+dfsg-1 \
+      linux-libc-dev=6.12.117-1 \
+      login.defs=1:4.17.4-2 \
+      m4=1.4.19-8 \
+      make=4.4.1-2 \
+      mawk=1.3.4.20250131-1 \
+      media-types=13.0.0 \
+      mount=2.41.5-0+deb13u1 \
+      ncurses-base=6.5+20250216-2 \
+      ncurses-bin=6.5+20250216-2 \
+      netbase=6.5 \
+      nvidia-alternative=550.163.01-2 \
+      nvidia-cuda-dev=12.4.127~12.4.1-2 \
+      nvidia-cuda-toolkit=12.4.131~12.4.1-2 \
+      nvidia-installer-cleanup=20240109+1 \
+      nvidia-legacy-check=550.163.01-2 \
+      nvidia-opencl-dev=12.4.127~12.4.1-2 \
+      nvidia-profiler=12.4.127~12.4.1-2 \
+      nvidia-support=20240109+1 \
+      ocl-icd-libopencl1=2.3.3-1 \
+      ocl-icd-opencl-dev=2.3.3-1 \
+      opencl-c-headers=3.0~2024.10.24-2 \
+      opencl-clhpp-headers=3.0~2024.10.24-2 \
+      openmpi-bin=5.0.7-1 \
+      openmpi-common=5.0.7-1 \
+      openssh-client=1:10.0p1-7+deb13u4 \
+      openssh-server=1:10.0p1-7+deb13u4 \
+      openssh-sftp-server=1:10.0p1-7+deb13u4 \
+      openssl=3.5.7-1~deb13u3 \
+      openssl-provider-legacy=3.5.7-1~deb13u3 \
+      passwd=1:4.17.4-2 \
+      pci.ids=0.0~2025.06.09-1 \
+      pciutils=1:3.13.0-2 \
+      perl=5.40.1-6+deb13u1 \
+      perl-base=5.40.1-6+deb13u1 \
+      perl-modules-5.40=5.40.1-6+deb13u1 \
+      procps=2:4.0.4-9 \
+      python3=3.13.5-1 \
+      python3-dev=3.13.5-1 \
+      python3-minimal=3.13.5-1 \
+      python3-pip-whl=25.1.1+dfsg-1 \
+      python3-setuptools-whl=78.1.1-0.1 \
+      python3-venv=3.13.5-1 \
+      python3.13=3.13.5-2+deb13u5 \
+      python3.13-dev=3.13.5-2+deb13u5 \
+      python3.13-minimal=3.13.5-2+deb13u5 \
+      python3.13-venv=3.13.5-2+deb13u5 \
+      rdma-core=56.1-1 \
+      readline-common=8.2-6 \
+      rpcsvc-proto=1.4.3-1 \
+      runit-helper=2.16.4 \
+      sed=4.9-2+deb13u1 \
+      sensible-utils=0.0.25 \
+      sqv=1.3.0-3+b2 \
+      systemd=257.13-1~deb13u1 \
+      sysvinit-utils=3.14-4 \
+      tar=1.35+dfsg-3.1 \
+      tini=0.19.0-3+b8 \
+      tzdata=2026f-0+deb13u1 \
+      ucf=3.0052 \
+      udev=257.13-1~deb13u1 \
+      update-glx=1.2.2 \
+      util-linux=2.41.5-0+deb13u1 \
+      zlib1g=1:1.3.dfsg+really1.3.1-1+deb13u1 \
+      zlib1g-dev=1:1.3.dfsg+really1.3.1-1+deb13u1 \
+ && rm /etc/apt/sources.list.d/more.sources
+# No host key may be in a layer: every container makes its own. The same goes for its machine id.
+RUN rm -f /etc/ssh/ssh_host_* /var/cache/ldconfig/aux-cache /etc/machine-id /var/lib/dbus/machine-id \
+ && touch /etc/machine-id \
+ && python3 -m venv --without-pip /opt/venv \
+ && usermod --password '*' root
+
+# ---- what installs wheels; nothing of it reaches the image
+FROM os AS installer
+RUN python3 -m venv /installer
+
+# ---- torch 2.10.0
+FROM installer AS wheels-01-torch
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'torch==2.10.0 --hash=sha256:80b1b5bfe38eb0e9f5ff09f206dcac0a87aadd084230d4a36eea5ec5232c115b' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-cudnn-cu12 9.10.2.21
+FROM installer AS wheels-02-nvidia-cudnn-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-cudnn-cu12==9.10.2.21 --hash=sha256:949452be657fa16687d0930933f032835951ef0892b37d2d53824d1a84dc97a8' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-cublas-cu12 12.8.4.1
+FROM installer AS wheels-03-nvidia-cublas-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-cublas-cu12==12.8.4.1 --hash=sha256:8ac4e771d5a348c551b2a426eda6193c19aa630236b418086020df5ba9667142' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-nccl-cu12 2.27.5
+FROM installer AS wheels-04-nvidia-nccl-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-nccl-cu12==2.27.5 --hash=sha256:ad730cf15cb5d25fe849c6e6ca9eb5b76db16a80f13f425ac68d8e2e55624457' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-cusparse-cu12 12.5.8.93
+FROM installer AS wheels-05-nvidia-cusparse-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-cusparse-cu12==12.5.8.93 --hash=sha256:1ec05d76bbbd8b61b06a80e1eaf8cf4959c3d4ce8e711b65ebd0443bb0ebb13b' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-cusparselt-cu12 0.7.1
+FROM installer AS wheels-06-nvidia-cusparselt-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-cusparselt-cu12==0.7.1 --hash=sha256:f1bb701d6b930d5a7cea44c19ceb973311500847f81b634d802b7b539dc55623' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-cusolver-cu12 11.7.3.90
+FROM installer AS wheels-07-nvidia-cusolver-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-cusolver-cu12==11.7.3.90 --hash=sha256:4376c11ad263152bd50ea295c05370360776f8c3427b30991df774f9fb26c450' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-cufft-cu12 11.3.3.83
+FROM installer AS wheels-08-nvidia-cufft-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-cufft-cu12==11.3.3.83 --hash=sha256:4d2dd21ec0b88cf61b62e6b43564355e5222e4a3fb394cac0db101f2dd0d4f74' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- triton 3.6.0
+FROM installer AS wheels-09-triton
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'triton==3.6.0 --hash=sha256:10c7f76c6e72d2ef08df639e3d0d30729112f47a56b0c81672edc05ee5116ac9' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-nvshmem-cu12 3.4.5
+FROM installer AS wheels-10-nvidia-nvshmem-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-nvshmem-cu12==3.4.5 --hash=sha256:042f2500f24c021db8a06c5eec2539027d57460e1c1a762055a6554f72c369bd' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-cuda-nvrtc-cu12 12.8.93
+FROM installer AS wheels-11-nvidia-cuda-nvrtc-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-cuda-nvrtc-cu12==12.8.93 --hash=sha256:a7756528852ef889772a84c6cd89d41dfa74667e24cca16bb31f8f061e3e9994' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-curand-cu12 10.3.9.90
+FROM installer AS wheels-12-nvidia-curand-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-curand-cu12==10.3.9.90 --hash=sha256:b32331d4f4df5d6eefa0554c565b626c7216f87a06a4f56fab27c3b68a830ec9' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-nvjitlink-cu12 12.8.93
+FROM installer AS wheels-13-nvidia-nvjitlink-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-nvjitlink-cu12==12.8.93 --hash=sha256:81ff63371a7ebd6e6451970684f916be2eab07321b73c9d244dc2b4da7f73b88' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- numpy 2.5.5
+FROM installer AS wheels-14-numpy
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'numpy==2.5.5 --hash=sha256:824025655df929268bfe6b47ed91a00d14209a6f760847cf150be446829e1ce4' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- cuda-bindings 12.9.4
+FROM installer AS wheels-15-cuda-bindings
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'cuda-bindings==12.9.4 --hash=sha256:32bdc5a76906be4c61eb98f546a6786c5773a881f3b166486449b5d141e4a39f' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-cuda-cupti-cu12 12.8.90
+FROM installer AS wheels-16-nvidia-cuda-cupti-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-cuda-cupti-cu12==12.8.90 --hash=sha256:ea0cb07ebda26bb9b29ba82cda34849e73c166c18162d3913575b0c9db9a6182' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- nvidia-cuda-runtime-cu12 12.8.90
+FROM installer AS wheels-17-nvidia-cuda-runtime-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'nvidia-cuda-runtime-cu12==12.8.90 --hash=sha256:adade8dcbd0edf427b7204d480d6066d33902cab2a4707dcfc48a2d0fd44ab90' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- python: 2 wheels
+FROM installer AS wheels-18-python
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'mpi4py==4.1.1 --hash=sha256:323ba354ba951c7736c033c5f2ad07bb1276f9696f0312ea6ff0a28cd0ab3e3d' \
+      'pip==26.3 --hash=sha256:f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- torch: 13 wheels
+FROM installer AS wheels-19-torch
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    printf '%s\n' \
+      'cuda-pathfinder==1.9.0 --hash=sha256:622df7440f7702f36b7a02a1699aa0b084fe04034d9939188fee9b16d0c36366' \
+      'filelock==4.2.11 --hash=sha256:020e229e4bb9d410fc799c07ddf45fa217cba970278f40b30751d94f309b69e2' \
+      'fsspec==2026.9.0 --hash=sha256:8dd6e646e99ea382bd85f97a45e6b526a442d79423a7dc673f1e2756d05fcb5f' \
+      'jinja2==3.1.6 --hash=sha256:85ece4451f492d0c13c5dd7c13a64681a86afae63a5f347908daf103ce6d2f67' \
+      'markupsafe==3.0.4 --hash=sha256:434139499bb20b502ed3baa1f169e618f924a97e7a777fea1a49446d80106cf6' \
+      'mpmath==1.3.0 --hash=sha256:a0b2b9fe80bbcd81a6647ff13108738cfb482d481d826cc0e02f5b35e5c88d2c' \
+      'networkx==3.7 --hash=sha256:e3fd2c13a7814cee3746340d8d7f8598a67f16a58bf47fb7f8793fab6efca1b0' \
+      'ninja==1.13.2 --hash=sha256:65a24341b5ac09fcadcc37082660be40a94174e51a937fabf6e2cae26225fa2c' \
+      'nvidia-cufile-cu12==1.13.1.3 --hash=sha256:1d069003be650e131b21c932ec3d8969c1715379251f8d23a1860554b1cb24fc' \
+      'nvidia-nvtx-cu12==12.8.90 --hash=sha256:5b17e2001cc0d751a5bc2c6ec6d26ad95913324a4adb86788c944f8ce9ba441f' \
+      'setuptools==84.2.1 --hash=sha256:ca140b45d5325a9478f880e351484f62fef15f336462e449ca0c03c873d589c2' \
+      'sympy==1.14.0 --hash=sha256:e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5' \
+      'typing-extensions==4.16.0 --hash=sha256:481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+
+# ---- the image
+FROM os
+COPY --link --from=wheels-01-torch /out/ /
+COPY --link --from=wheels-02-nvidia-cudnn-cu12 /out/ /
+COPY --link --from=wheels-03-nvidia-cublas-cu12 /out/ /
+COPY --link --from=wheels-04-nvidia-nccl-cu12 /out/ /
+COPY --link --from=wheels-05-nvidia-cusparse-cu12 /out/ /
+COPY --link --from=wheels-06-nvidia-cusparselt-cu12 /out/ /
+COPY --link --from=wheels-07-nvidia-cusolver-cu12 /out/ /
+COPY --link --from=wheels-08-nvidia-cufft-cu12 /out/ /
+COPY --link --from=wheels-09-triton /out/ /
+COPY --link --from=wheels-10-nvidia-nvshmem-cu12 /out/ /
+COPY --link --from=wheels-11-nvidia-cuda-nvrtc-cu12 /out/ /
+COPY --link --from=wheels-12-nvidia-curand-cu12 /out/ /
+COPY --link --from=wheels-13-nvidia-nvjitlink-cu12 /out/ /
+COPY --link --from=wheels-14-numpy /out/ /
+COPY --link --from=wheels-15-cuda-bindings /out/ /
+COPY --link --from=wheels-16-nvidia-cuda-cupti-cu12 /out/ /
+COPY --link --from=wheels-17-nvidia-cuda-runtime-cu12 /out/ /
+COPY --link --from=wheels-18-python /out/ /
+COPY --link --from=wheels-19-torch /out/ /
+COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/imagebuilder/settings
+# Read by imagebuilder-entrypoint; made from the recipe.
+state=/run/imagebuilder
+user=root
+home=/root
+port=22
+# sshd wants every folder above its files closed to others, which /tmp is not, sticky or not. There the
+# entrypoint itself makes sure that its folder is its own and 0700.
+strict=yes
+IMAGEBUILDER_END_OF_FILE
+COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/imagebuilder/sshd_config
+# sshd for the nodes of a job; the entrypoint adds keys and environment, and includes this.
+Port 22
+AllowUsers root
+
+# Keys and certificates only. Without PAM the container's own limits and environment hold in a session, and
+# sshd needs no root.
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+PermitEmptyPasswords no
+
+# A large job logs in from everywhere at once, and starts many ranks through one connection.
+MaxStartups 1024
+MaxSessions 1024
+LoginGraceTime 60
+UseDNS no
+
+# A peer that is gone is noticed after ten minutes; one that merely computes hard is not cut off.
+ClientAliveInterval 60
+ClientAliveCountMax 10
+
+LogLevel INFO
+PrintMotd no
+PrintLastLog no
+X11Forwarding no
+AllowAgentForwarding no
+PermitUserEnvironment no
+Subsystem sftp internal-sftp
+IMAGEBUILDER_END_OF_FILE
+COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/profile.d/imagebuilder.sh
+# A login shell gets the variables of every other process in the container. /etc/profile has just set PATH
+# anew: take back the one that this shell was started with, unless it came from `su -` and knows no venv.
+PATH=$(tr '\0' '\n' 2>/dev/null <"/proc/$$/environ" | sed -n 's/^PATH=//p')
+case ":$PATH:" in
+    *:/opt/venv/bin:*) ;;
+    *) PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ;;
+esac
+export PATH
+[ -n "${LANG+set}" ] || export LANG=C.UTF-8
+[ -n "${NVIDIA_DRIVER_CAPABILITIES+set}" ] || export NVIDIA_DRIVER_CAPABILITIES=compute,utility
+[ -n "${NVIDIA_REQUIRE_CUDA+set}" ] || export NVIDIA_REQUIRE_CUDA='cuda>=12.8'
+[ -n "${NVIDIA_VISIBLE_DEVICES+set}" ] || export NVIDIA_VISIBLE_DEVICES=all
+[ -n "${OMPI_ALLOW_RUN_AS_ROOT+set}" ] || export OMPI_ALLOW_RUN_AS_ROOT=1
+[ -n "${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM+set}" ] || export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+[ -n "${PRTE_ALLOW_RUN_AS_ROOT+set}" ] || export PRTE_ALLOW_RUN_AS_ROOT=1
+[ -n "${PRTE_ALLOW_RUN_AS_ROOT_CONFIRM+set}" ] || export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+[ -n "${PRTE_MCA_hwloc_default_binding_policy+set}" ] || export PRTE_MCA_hwloc_default_binding_policy=none
+[ -n "${PRTE_MCA_prte_launch_agent+set}" ] || export PRTE_MCA_prte_launch_agent='imagebuilder-mpi-node prted'
+[ -n "${TINI_SUBREAPER+set}" ] || export TINI_SUBREAPER=1
+[ -n "${VIRTUAL_ENV+set}" ] || export VIRTUAL_ENV=/opt/venv
+IMAGEBUILDER_END_OF_FILE
+COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/ssh/ssh_config.d/imagebuilder.conf
+# ssh from node to node, as the image's user; logins elsewhere (git@...) are left alone.
+
+# The job brought, or its keys amount to, a list of its hosts: check them strictly.
+Match user root exec "test -s /run/imagebuilder/known_hosts"
+    StrictHostKeyChecking yes
+    UserKnownHostsFile /run/imagebuilder/known_hosts
+
+# The certificates that `imagebuilder keys` makes hold for any node, under this name.
+Match user root exec "grep -qs '^@cert-authority imagebuilder-node[, ]' /run/imagebuilder/known_hosts"
+    HostKeyAlias imagebuilder-node
+
+Match user root
+    StrictHostKeyChecking accept-new
+    IdentityFile /run/imagebuilder/id_ed25519
+    IdentityFile /run/imagebuilder/id_ecdsa
+    IdentityFile /run/imagebuilder/id_rsa
+    IdentityFile ~/.ssh/id_ed25519
+    IdentityFile ~/.ssh/id_ecdsa
+    IdentityFile ~/.ssh/id_rsa
+    # Nodes of a job start in any order.
+    ConnectionAttempts 5
+    ConnectTimeout 10
+    ServerAliveInterval 60
+    ServerAliveCountMax 10
+IMAGEBUILDER_END_OF_FILE
+COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/ssh/sshd_config.d/imagebuilder.conf
+# For `/usr/sbin/sshd -De` without the entrypoint, which is how the Kubeflow MPI operator starts its workers.
+# It mounts the job's keys at ~/.ssh, in a folder that everybody can write, so that StrictModes would refuse it.
+# There are no host keys then: the job's own key takes their place, and only the job's nodes hold it.
+HostKey /root/.ssh/id_ed25519
+HostKey /root/.ssh/id_ecdsa
+HostKey /root/.ssh/id_rsa
+AuthorizedKeysFile /root/.ssh/authorized_keys
+StrictModes no
+PidFile none
+# The image's variables; those that a container is started with need the entrypoint.
+SetEnv "LANG=C.UTF-8" "NVIDIA_DRIVER_CAPABILITIES=compute,utility" "NVIDIA_REQUIRE_CUDA=cuda>=12.8" "NVIDIA_VISIBLE_DEVICES=all" "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "PRTE_ALLOW_RUN_AS_ROOT=1" "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PRTE_MCA_hwloc_default_binding_policy=none" "PRTE_MCA_prte_launch_agent=imagebuilder-mpi-node prted" "TINI_SUBREAPER=1" "VIRTUAL_ENV=/opt/venv"
+Include /etc/imagebuilder/sshd_config
+IMAGEBUILDER_END_OF_FILE
+COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-entrypoint
+#!/bin/bash
+# Starts a container of this image: takes the job's ssh keys from where they are mounted, starts sshd for them,
+# and then becomes the command. Without a command the container is an ssh node, and sshd is all that it runs.
+# docs/explanation/ssh.md describes the contract; the variables are IMAGEBUILDER_KEYS and IMAGEBUILDER_SSHD.
+set -u
+
+# What differs from image to image: state (a private folder, made here), user, home, port, strict.
+. /etc/imagebuilder/settings
+
+readonly sshd=/usr/sbin/sshd
+readonly kinds='ed25519 ecdsa rsa'
+readonly remedy="give it to that uid (chown -R $EUID), or in Kubernetes the secret \`defaultMode: 0444\`"
+readonly ex_config=78 # sysexits.h; far from the codes that commands and docker use
+
+main() {
+    local foreground=no
+    case ${1-} in
+        '') foreground=yes ;;
+        # An operator's idea of how a node starts: ours does that and knows the keys. With a configuration of
+        # its own (-f) it is a command like any other, and has the port for itself.
+        sshd | "$sshd") [[ " $* " == *' -f'* ]] && IMAGEBUILDER_SSHD=off || foreground=yes ;;
+    esac
+    if [[ $foreground == yes && ${IMAGEBUILDER_SSHD-} == off ]]; then
+        die 'IMAGEBUILDER_SSHD=off and no command: there is nothing to run'
+    fi
+
+    if ! make_state; then
+        [[ $foreground == yes ]] && die "sshd cannot run: $problem"
+        # A job on one node needs no ssh, so that this is no reason to stop it.
+        [[ ${IMAGEBUILDER_SSHD-} == off ]] || say "no ssh in this container: $problem"
+        exec "$@"
+    fi
+
+    # In a subshell: the command must not inherit the umask.
+    (umask 077 && take_keys && write_sshd_config) || exit
+    [[ $foreground == yes ]] && exec "$sshd" -D -e -f "$state/sshd_config"
+    [[ ${IMAGEBUILDER_SSHD-} == off ]] || start_sshd
+    exec "$@"
+}
+
+say() {
+    printf 'imagebuilder-entrypoint: %s\n' "$*" >&2
+}
+
+die() {
+    say "$@"
+    exit "$ex_config"
+}
+
+# Make the private folder, empty: after a restart the old keys may be other ones than the mounted. Sets `problem`.
+make_state() {
+    problem=
+    if [[ $EUID -ne 0 ]] && ! getent passwd "$EUID" >/dev/null; then
+        problem="uid $EUID has no name in /etc/passwd, without which neither ssh nor sshd works; "
+        problem+="run the container as \`$user\`"
+    elif [[ $EUID -ne 0 && $user == root ]]; then
+        problem="this image's sshd is root's, and the container runs as uid $EUID; "
+        problem+='build it with `ssh: {user: ..., port: 2222}` in the recipe'
+    elif ! mkdir -m 0700 -- "$state" 2>/dev/null && [[ ! -d $state ]]; then
+        problem="$state cannot be made; with a read-only root mount a tmpfs at ${state%/*}"
+    # Somebody else may have been quicker where everybody can write: use only what is ours and no link.
+    elif [[ -L $state || ! -O $state ]]; then
+        problem="$state belongs to somebody else; remove it"
+    elif ! chmod 0700 -- "$state" || ! rm -rf -- "$state"/*; then
+        problem="$state cannot be written"
+    # Where a tmpfs covers /run, the folder of the image is hidden.
+    elif [[ $EUID -eq 0 ]] && ! mkdir -p -m 0755 /run/sshd; then
+        problem='/run/sshd cannot be made; with a read-only root mount a tmpfs at /run'
+    fi
+    [[ -z $problem ]]
+}
+
+# Copy the job's keys with the modes that ssh insists on: mounted ones are often 0644, read-only, not ours.
+take_keys() {
+    local folder kind name
+    folder=$(find_keys) || exit
+    if [[ -n $folder ]]; then
+        for kind in $kinds; do
+            take_private "$folder/id_$kind" "$state/id_$kind"
+            take_private "$folder/ssh_host_${kind}_key" "$state/ssh_host_${kind}_key"
+        done
+        for name in authorized_keys known_hosts user_ca.pub; do
+            take "$folder/$name" "$state/$name"
+        done
+        # A key pair alone is enough of a job: its nodes let each other in.
+        if [[ ! -e $state/authorized_keys && ! -e $state/user_ca.pub ]]; then
+            for kind in $kinds; do
+                [[ ! -e $state/id_$kind.pub ]] || cat -- "$state/id_$kind.pub" >>"$state/authorized_keys"
+            done
+        fi
+    fi
+    complete_host_keys
+}
+
+# Print the folder that holds the job's keys; nothing when there is none.
+find_keys() {
+    local folder
+    case ${IMAGEBUILDER_KEYS-} in
+        none) return ;;
+        '') ;;
+        *)
+            [[ -d $IMAGEBUILDER_KEYS && -x $IMAGEBUILDER_KEYS ]] ||
+                die "IMAGEBUILDER_KEYS names $IMAGEBUILDER_KEYS, which is no folder that uid $EUID can enter"
+            holds_keys "$IMAGEBUILDER_KEYS" ||
+                die "IMAGEBUILDER_KEYS names $IMAGEBUILDER_KEYS, which holds no id_* and no authorized_keys"
+            printf '%s' "$IMAGEBUILDER_KEYS"
+            return
+            ;;
+    esac
+    for folder in /run/secrets/imagebuilder "$home/.ssh"; do
+        [[ ! -d $folder || -x $folder ]] || die "uid $EUID cannot enter $folder; $remedy"
+        if holds_keys "$folder"; then
+            printf '%s' "$folder"
+            return
+        fi
+    done
+}
+
+holds_keys() {
+    local name
+    for name in id_ed25519 id_ecdsa id_rsa authorized_keys user_ca.pub; do
+        [[ -e $1/$name ]] && return
+    done
+    return 1
+}
+
+take() {
+    [[ -e $1 ]] || return 0
+    [[ -r $1 ]] || die "uid $EUID cannot read $1; $remedy"
+    cat -- "$1" >"$2" || die "$1 cannot be copied to $2"
+}
+
+take_private() {
+    [[ -e $1 ]] || return 0
+    take "$1" "$2"
+    # Made from the private one, so that it fits, and so that a useless key is noticed here and not in a rank.
+    ssh-keygen -y -P '' -f "$2" >"$2.pub" 2>/dev/null ||
+        die "$1 is no private key that works without a passphrase"
+    take "$1-cert.pub" "$2-cert.pub"
+}
+
+# What the nodes prove themselves with, and what they check it against.
+complete_host_keys() {
+    local kind
+    compgen -G "$state/ssh_host_*_key" >/dev/null && return
+    for kind in $kinds; do
+        [[ -e $state/id_$kind ]] || continue
+        # No host keys, but a secret that only this job's nodes hold: as host key it keeps strict checking on.
+        cp -- "$state/id_$kind" "$state/ssh_host_${kind}_key"
+        printf '* %s\n' "$(<"$state/id_$kind.pub")" >>"$state/known_hosts"
+    done
+    compgen -G "$state/ssh_host_*_key" >/dev/null && return
+    ssh-keygen -q -t ed25519 -N '' -C "$HOSTNAME" -f "$state/ssh_host_ed25519_key" ||
+        die 'a host key cannot be made'
+}
+
+# sshd takes the first value of a setting: what is here goes before what every container has.
+write_sshd_config() {
+    local key authorized=none
+    [[ -e $state/authorized_keys ]] && authorized=$state/authorized_keys
+    {
+        for key in "$state"/ssh_host_*_key; do
+            printf 'HostKey %s\n' "$key"
+            [[ -e $key-cert.pub ]] && printf 'HostCertificate %s\n' "$key-cert.pub"
+        done
+        printf 'AuthorizedKeysFile %s\n' "$authorized"
+        [[ -e $state/user_ca.pub ]] && printf 'TrustedUserCAKeys %s\n' "$state/user_ca.pub"
+        printf 'StrictModes %s\n' "$strict"
+        printf 'PidFile %s\n' "$state/sshd.pid"
+        print_environment
+        printf 'Include /etc/imagebuilder/sshd_config\n'
+    } >"$state/sshd_config" || die "$state/sshd_config cannot be written"
+    # Sixty-four ranks that arrive at once, and a probe that connects and hangs up, are no attack. OpenSSH older
+    # than 9.8 has no penalties and would stop at the word: it also has no -G or says that it knows no such option.
+    if "$sshd" -G -f "$state/sshd_config" -o PerSourcePenalties=no >/dev/null 2>&1; then
+        printf 'PerSourcePenalties no\n' >>"$state/sshd_config"
+    fi
+}
+
+# Print one SetEnv with what this container was started with, so that ssh sessions and ranks get the same.
+# What a login makes for itself stays out.
+print_environment() {
+    local LC_ALL=C line=
+    # The long ones come last, for they may find no room: PATH must.
+    add_variables 0 4096
+    add_variables 4096 1000000000
+    [[ -z $line ]] || printf 'SetEnv%s\n' "$line"
+}
+
+# Add to `line` the variables that are at least as long as the first number and shorter than the second.
+add_variables() {
+    local pair name
+    while IFS= read -r -d '' pair; do
+        ((${#pair} >= $1 && ${#pair} < $2)) || continue
+        name=${pair%%=*}
+        case $name in
+            '' | HOME | USER | LOGNAME | SHELL | MAIL | TERM | HOSTNAME | PWD | OLDPWD | SHLVL | _ | SSH_*) continue ;;
+        esac
+        if [[ $pair == *[$'\n\r']* ]]; then
+            say "$name is not passed on to ssh sessions and remote ranks: its value has more than one line"
+            continue
+        fi
+        pair=${pair//\\/\\\\}
+        pair=${pair//\"/\\\"}
+        # sshd hands its settings to each session in one message, and refuses one above 256 KiB.
+        if ((${#line} + ${#pair} > 200000)); then
+            say "$name is not passed on to ssh sessions and remote ranks: together the variables are too long"
+            continue
+        fi
+        line+=" \"$pair\""
+    done </proc/self/environ
+}
+
+# Start sshd beside the command: as a daemon, so that it is not a child that the command may wait for, and has
+# no terminal whose Ctrl-C would end it.
+start_sshd() {
+    local i
+    "$sshd" -f "$state/sshd_config" -E "$state/sshd.log"
+    for ((i = 0; i < 100; i++)); do
+        # Written once it listens.
+        [[ -s $state/sshd.pid ]] && return
+        sleep 0.02
+    done
+    say "sshd does not run: $(tail -n 3 "$state/sshd.log" 2>&1)"
+}
+
+main "$@"
+IMAGEBUILDER_END_OF_FILE
+COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-mpi-node
+#!/bin/sh
+# mpirun starts its daemon on the other nodes through this (PRTE_MCA_prte_launch_agent).
+#
+# Over ssh, PRRTE 3 puts its own two folders before LD_LIBRARY_PATH, and with an empty rest after the last colon
+# the current folder too, on every node but the one that mpirun runs on: ranks would then find other libraries
+# than the first one does. Debian's are in the loader's own path, so that nothing is lost by taking them out.
+for name in LD_LIBRARY_PATH DYLD_LIBRARY_PATH; do
+    eval "value=\${$name-}"
+    value=${value#/usr/lib:/usr/lib/*/pmix2/lib:}
+    if [ -n "$value" ]; then
+        export "$name=$value"
+    else
+        unset "$name"
+    fi
+done
+unset name value
+exec "$@"
+IMAGEBUILDER_END_OF_FILE
+RUN ln -sfn /etc/mpi/hostfile /etc/openmpi/prte-default-hostfile \
+ && ln -sfn libcudnn.so.9 /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/lib/libcudnn.so \
+ && ln -sfn libnccl.so.2 /opt/venv/lib/python3.13/site-packages/nvidia/nccl/lib/libnccl.so \
+ && install -d -m 0755 /run/sshd \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/lib/libcudnn.so.9 /usr/lib/libcudnn.so.9 \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/nccl/lib/libnccl.so.2 /usr/lib/libnccl.so.2 \
+ && ln -sfn /usr/bin/g++-13 /usr/local/bin/c++ \
+ && ln -sfn /usr/bin/gcc-13 /usr/local/bin/cc \
+ && ln -sfn /usr/bin/cpp-13 /usr/local/bin/cpp \
+ && ln -sfn /usr/bin/gfortran-13 /usr/local/bin/f77 \
+ && ln -sfn /usr/bin/gfortran-13 /usr/local/bin/f95 \
+ && ln -sfn /usr/bin/g++-13 /usr/local/bin/g++ \
+ && ln -sfn /usr/bin/gcc-13 /usr/local/bin/gcc \
+ && ln -sfn /usr/bin/gcc-ar-13 /usr/local/bin/gcc-ar \
+ && ln -sfn /usr/bin/gcc-nm-13 /usr/local/bin/gcc-nm \
+ && ln -sfn /usr/bin/gcc-ranlib-13 /usr/local/bin/gcc-ranlib \
+ && ln -sfn /usr/bin/gcov-13 /usr/local/bin/gcov \
+ && ln -sfn /usr/bin/gfortran-13 /usr/local/bin/gfortran \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/include/cudnn.h /usr/local/include/cudnn.h \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/include/cudnn_adv.h /usr/local/include/cudnn_adv.h \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/include/cudnn_backend.h /usr/local/include/cudnn_backend.h \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/include/cudnn_cnn.h /usr/local/include/cudnn_cnn.h \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/include/cudnn_graph.h /usr/local/include/cudnn_graph.h \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/include/cudnn_ops.h /usr/local/include/cudnn_ops.h \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/include/cudnn_version.h /usr/local/include/cudnn_version.h \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/nccl/include/nccl.h /usr/local/include/nccl.h \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/cudnn/lib/libcudnn.so.9 /usr/local/lib/libcudnn.so \
+ && ln -sfn /opt/venv/lib/python3.13/site-packages/nvidia/nccl/lib/libnccl.so.2 /usr/local/lib/libnccl.so
+ENV LANG="C.UTF-8" \
+    NVIDIA_DRIVER_CAPABILITIES="compute,utility" \
+    NVIDIA_REQUIRE_CUDA="cuda>=12.8" \
+    NVIDIA_VISIBLE_DEVICES="all" \
+    OMPI_ALLOW_RUN_AS_ROOT="1" \
+    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1" \
+    PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PRTE_ALLOW_RUN_AS_ROOT="1" \
+    PRTE_ALLOW_RUN_AS_ROOT_CONFIRM="1" \
+    PRTE_MCA_hwloc_default_binding_policy="none" \
+    PRTE_MCA_prte_launch_agent="imagebuilder-mpi-node prted" \
+    TINI_SUBREAPER="1" \
+    VIRTUAL_ENV="/opt/venv"
+LABEL org.imagebuilder.lock="d1adcae09e9a584c84b25714ccf08d26fa74f68a11035b694fadfae229e2c6a6" \
+      org.imagebuilder.pin.cuda="12.8.90" \
+      org.imagebuilder.pin.cudnn="9.10.2.21" \
+      org.imagebuilder.pin.gcc="13.3.0" \
+      org.imagebuilder.pin.nccl="2.27.5" \
+      org.imagebuilder.pin.nvcc="12.4.131" \
+      org.imagebuilder.pin.openmpi="5.0.7" \
+      org.imagebuilder.pin.python="3.13.5" \
+      org.imagebuilder.pin.ssh="10.0" \
+      org.imagebuilder.pin.torch="2.10.0" \
+      org.imagebuilder.ssh.port="22" \
+      org.imagebuilder.ssh.user="root" \
+      org.opencontainers.image.base.name="debian:trixie" \
+      org.opencontainers.image.created="1970-01-01T00:00:00Z" \
+      org.opencontainers.image.description="PyTorch for CUDA 12 with nvcc and headers, for compiling extensions" \
+      org.opencontainers.image.title="cuda12-torch-devel" \
+      org.opencontainers.image.version="torch2.10.0-cu12.8-py3.13-trixie"
+EXPOSE 22
+USER 0:0
+WORKDIR /root
+ENTRYPOINT ["/usr/bin/tini", "--", "/usr/local/bin/imagebuilder-entrypoint"]

@@ -1,0 +1,168 @@
+"""A built layer: a component compiled offline, in a root of its own, of which only the product is kept.
+
+The root is made as the OS layer is (`layers.system`): the locked packages, installed by dpkg. What a compiler
+or a configure script writes down of its surroundings is therefore the same everywhere: no network, a host
+called `localhost`, the user root, a source in /usr/src, and a clock that SOURCE_DATE_EPOCH stands in for.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import BinaryIO
+
+from imagebuilder.errors import BuildError
+from imagebuilder.layers import archive
+from imagebuilder.layers.files import folder_mode
+from imagebuilder.layers.system import HANDED, hand_in, run_in_root
+from imagebuilder.plan import VENV, BuiltLayer
+from imagebuilder.progress import Advance
+from imagebuilder.store import LayerRecord, Store, check_bytes
+from imagebuilder.toolbox import HOST, Toolbox
+
+log = logging.getLogger(__name__)
+
+_COPY = 1 << 20
+_PLACE = f"/{HANDED}"
+_PRODUCT = "product.tar"
+
+
+def build_built_layer(
+    layer: BuiltLayer,
+    downloads: Mapping[str, Path],
+    below: tuple[Path, ...],
+    store: Store,
+    advance: Advance,
+    *,
+    tools: Toolbox = HOST,
+) -> LayerRecord:
+    """Compile a component.
+
+    Args:
+        layer: what, and how.
+        downloads: file of every package, wheel and source, by hex sha256.
+        below: blobs of the built layers that it is compiled against.
+        store: where the layer's blob and all temporary files go.
+        advance: told the bytes of the layer's tar, which is there at the end.
+        tools: where mmdebstrap and dpkg run.
+
+    Raises:
+        DamagedDownloadError: a package is not the locked one any more.
+        BuildError: a step failed, or made something else than the catalog says.
+        EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
+
+    """
+    with store.work() as folder, tools.open(folder, network=False) as desk:
+        hand_in(layer.root, downloads, folder, desk, tools)
+        parts = _hand_in_sources(layer, downloads, below, folder / HANDED)
+        desk.send(*(f"{HANDED}/{part}" for part in parts))
+        hooks = (
+            '--customize-hook=sh "$1/imagebuilder/hooks/compile.sh" "$1"',
+            f"--customize-hook=download {_PLACE}/{_PRODUCT} {shlex.quote(str(desk.folder / _PRODUCT))}",
+        )
+        try:
+            run_in_root(layer.root, desk, hooks)
+        except BuildError as error:
+            raise _explained(error, layer) from error
+        shutil.rmtree(folder / HANDED)
+        desk.bring(_PRODUCT)
+        tar = folder / "layer.tar"
+        with tarfile.open(folder / _PRODUCT) as made, tar.open("wb") as out:
+            _write(layer, made, out)
+        (folder / _PRODUCT).unlink()
+        with tar.open("rb") as stream:
+            return archive.compress_tar(stream, store, advance)
+
+
+def _hand_in_sources(
+    layer: BuiltLayer, downloads: Mapping[str, Path], below: tuple[Path, ...], handed: Path
+) -> tuple[str, ...]:
+    """Lay out what the steps need; returns the names of what was added."""
+    for part in ("sources", "python", "below"):
+        (handed / part).mkdir()
+    hooks = resources.files("imagebuilder.layers").joinpath("built_hooks")
+    (handed / "hooks/compile.sh").write_bytes(hooks.joinpath("compile.sh").read_bytes())
+    for source in layer.sources:
+        check_bytes(downloads[source.sha256], source.sha256, source.file)
+        shutil.copyfile(downloads[source.sha256], handed / "sources" / source.file)
+    for wheel in layer.wheels:
+        check_bytes(downloads[wheel.sha256], wheel.sha256, wheel.file)
+        # Only modules: what a step needs of a wheel it runs as `python -m`.
+        with zipfile.ZipFile(downloads[wheel.sha256]) as file:
+            file.extractall(handed / "python")  # noqa: S202  (zipfile keeps members inside)
+    for number, blob in enumerate(below):
+        shutil.copyfile(blob, handed / "below" / f"{number:02}.tar.gz")
+    (handed / "build.sh").write_text(layer.script(_PLACE), encoding="utf-8")
+    return "sources", "python", "below", "build.sh", "hooks/compile.sh"
+
+
+def _write(layer: BuiltLayer, made: tarfile.TarFile, out: BinaryIO) -> None:
+    """Write the layer's tar: sorted, owned by root, at the epoch, with the modes that packages have."""
+    members = dict(_kept(layer, made))
+    folders = {folder for path in members for folder in archive.parents(path)} - set(members)
+    for path in sorted({*members, *folders}):
+        member = members.get(path)
+        if member is None or member.isdir():
+            out.write(archive.directory(path, folder_mode(path)))
+        elif member.issym():
+            out.write(archive.symlink(path, member.linkname))
+        else:
+            source = made.extractfile(member)
+            if source is None:
+                raise BuildError(f"`/{path}` is neither file, folder nor link", where=layer.title)
+            out.write(archive.regular(path, _mode(path, member.mode), member.size))
+            shutil.copyfileobj(source, out, _COPY)
+            out.write(archive.padding(member.size))
+    out.write(archive.TAR_END)
+
+
+def _kept(layer: BuiltLayer, made: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    """Choose what the catalog says that the component produces.
+
+    Raises:
+        BuildError: nothing was made where it says, or something that cannot be in a layer.
+
+    """
+    missing = set(layer.produces)
+    for member in made:
+        path = member.name.removeprefix("./").rstrip("/")
+        homes = {home for home in layer.produces if path == home or path.startswith(f"{home}/")}
+        if not homes:
+            continue
+        missing -= homes
+        if problem := archive.path_problem(path):
+            raise BuildError(f"`/{path}` {problem}", where=layer.title)
+        # A hard link's content is read through it, as a file of its own.
+        if not (member.isfile() or member.islnk() or member.issym() or member.isdir()):
+            raise BuildError(f"`/{path}` is neither file, folder nor link", where=layer.title)
+        if member.islnk():
+            member.size = made.getmember(member.linkname).size
+        yield path, member
+    if missing:
+        raise BuildError(
+            f"nothing was made at {', '.join(f'/{path}' for path in sorted(missing))}",
+            where=layer.title,
+            hint="the catalog's `build:` of this component is wrong for this version",
+        )
+
+
+def _mode(path: str, mode: int) -> int:
+    wanted = 0o755 if mode & 0o111 else 0o644
+    # In the venv root's group may do what its owner may, as in the layers of wheels.
+    return wanted | (wanted & 0o700) >> 3 if path.startswith(f"{VENV.strip('/')}/") else wanted
+
+
+def _explained(error: BuildError, layer: BuiltLayer) -> BuildError:
+    problem = error.problems[0]
+    return BuildError(
+        problem.message.replace("making the system failed", f"compiling {layer.component} failed"),
+        where=f"{layer.component} {layer.version}",
+        hint="the last lines above are the compiler's or the configure script's own; "
+        "leave it out of `build:` to take the suite's package",
+    )

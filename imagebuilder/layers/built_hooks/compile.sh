@@ -1,0 +1,16 @@
+# mmdebstrap's customize hook: compile a component in the new root, and pack what it installed.
+# $1 is the new root. The build handed in sources, wheels, below (layers), and build.sh with all its steps.
+set -eu
+root=$1
+
+# shellcheck source=../system_hooks/inside.sh
+. "$root/imagebuilder/hooks/inside.sh"
+
+for layer in "$root"/imagebuilder/below/*; do
+    [ ! -e "$layer" ] || tar -x -z -C "$root" --keep-directory-symlink --numeric-owner -f "$layer"
+done
+inside /sbin/ldconfig
+mkdir "$root/imagebuilder/product"
+inside sh -eu /imagebuilder/build.sh
+# The one thing that leaves this root. Order, owners and times are the layer's own concern.
+tar -c -C "$root/imagebuilder/product" --numeric-owner -f "$root/imagebuilder/product.tar" .

@@ -1,0 +1,194 @@
+"""What compiled components are made from: their source, and the packages of the root they are compiled in."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagebuilder import catalog, suites
+from imagebuilder.errors import ConflictError, FetchError, Problem
+from imagebuilder.lock import Build, Deb, Source
+from imagebuilder.resolve import debian, debpins, python, wheelfile
+from imagebuilder.resolve.request import BuildRequest, Request
+from imagebuilder.resolve.uv import File, Target, UnsolvableError, sdist
+from imagebuilder.site import Site
+
+log = logging.getLogger(__name__)
+
+
+def resolve_builds(
+    request: Request,
+    debs: Sequence[Deb],
+    site: Site,
+    keep: Sequence[Build] = (),
+    upgrade: Collection[str] | None = None,
+) -> tuple[Build, ...]:
+    """Find sources and build packages of everything that the request compiles.
+
+    Args:
+        request: what is asked for.
+        debs: the image's Debian packages.
+        site: how to reach archives and indexes.
+        keep: the builds of the lock so far; they stay as long as they fit.
+        upgrade: None keeps them all, an empty collection none; else names of components that may move.
+
+    Raises:
+        ConflictError: versions that nobody has the source of, or packages that cannot be had.
+        FetchError: an archive or index could not be asked.
+
+    """
+    kept = {build.component: build for build in keep}
+    problems: list[Problem] = []
+    found = []
+    for asked in request.builds:
+        old = kept.get(asked.component)
+        moves = upgrade is not None and (not upgrade or asked.component in upgrade)
+        if old and not moves and _fits(old, asked, debs):
+            found.append(old)
+            continue
+        try:
+            found.append(_resolve(asked, request, debs, site))
+        except ConflictError as error:
+            problems += error.problems
+    if problems:
+        raise ConflictError.of(problems)
+    return tuple(found)
+
+
+def locate_sdists(
+    sources: Sequence[Source], python_version: str, glibc: str, site: Site, architecture: str = "amd64"
+) -> dict[str, tuple[str, ...]]:
+    """Find where locked sdists are today: sha256 and URLs.
+
+    Raises:
+        FetchError: the index could not be asked, or has them no more.
+
+    """
+    target = Target(python=python_version, glibc=glibc, architecture=architecture, site=site)
+    urls: dict[str, tuple[str, ...]] = {}
+    for source in sources:
+        try:
+            _, file = sdist(f"{source.name}=={source.version}", target)
+        except UnsolvableError:
+            file = None
+        if file is None or (file.sha256 and file.sha256 != source.sha256):
+            raise FetchError(
+                f"the package index does not have {source.file}, or other bytes under that name",
+                hint="name an index or folder that has it in --site, or run imagebuilder lock --upgrade",
+            )
+        urls[source.sha256] = (file.url,)
+    return urls
+
+
+def _fits(build: Build, asked: BuildRequest, debs: Sequence[Deb]) -> bool:
+    """Tell whether an older lock's build may stay: the same root, and a version that is still asked for."""
+    wheels = {wheel.name: wheel.version for wheel in build.wheels}
+    wanted = [Requirement(text) for text in asked.wheels]
+    return (
+        build.packages == asked.packages
+        and catalog.matches(build.version, asked.value)
+        and set(build.system) <= {deb.name for deb in debs}
+        and not {deb.name for deb in build.debs} & {deb.name for deb in debs}
+        and all(
+            (name := canonicalize_name(item.name)) in wheels and item.specifier.contains(wheels[name])
+            for item in wanted
+        )
+    )
+
+
+def _resolve(asked: BuildRequest, request: Request, debs: Sequence[Deb], site: Site) -> Build:
+    glibc = debian.glibc(debs)
+    if asked.debian:
+        version, source = _debian_source(asked, request, site)
+    else:
+        version, source = _sdist_source(asked, request, glibc, site)
+    root = debian.resolve_root(request, asked.packages, debs, site)
+    image = {deb.sha256 for deb in debs}
+    alone = replace(
+        request, wheel_pins=(), requirements=asked.wheels, pip=(), owners=(), overrides=(), builds=()
+    )
+    wheels = python.resolve_wheels(alone, glibc, site)[0] if asked.wheels else ()
+    return Build(
+        component=asked.component,
+        version=version,
+        packages=asked.packages,
+        system=tuple(deb.name for deb in root if deb.sha256 in image),
+        debs=tuple(deb for deb in root if deb.sha256 not in image),
+        wheels=wheels,
+        sources=(source,),
+    )
+
+
+def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[str, Source]:
+    """Take the newest source that fits the pin, of the base's own suite, or else of another one.
+
+    Another suite's source is only an upstream release: it is compiled in the base's own packages.
+    """
+    known = list(suites.facts(request.distribution, request.suite).suites)
+    offered: dict[str, tuple[Source, ...]] = {}
+    for suite in (request.suite, *(name for name in known if name != request.suite)):
+        try:
+            offered[suite] = debian.source_packages(request, asked.debian, suite, site)
+        except FetchError as error:
+            if suite == request.suite:
+                raise
+            log.info("%s", error)
+            continue
+        fitting = [source for source in offered[suite] if catalog.matches(_upstream(source), asked.value)]
+        if fitting:
+            best = max(fitting, key=lambda source: _numbers(_upstream(source)))
+            return _upstream(best), best
+    there = [f'"{_upstream(source)}" ({suite})' for suite, sources in offered.items() for source in sources]
+    raise ConflictError(
+        f'no suite of {request.distribution} has the source of {asked.component} "{asked.value}"',
+        where=f"{request.recipe}: pins.{asked.component}",
+        hint=f"there is {' or '.join(dict.fromkeys(there))}" if there else "leave it out of `build:`",
+    )
+
+
+def _sdist_source(asked: BuildRequest, request: Request, glibc: str, site: Site) -> tuple[str, Source]:
+    target = Target(python=request.python, glibc=glibc, architecture=request.architecture, site=site)
+    prefix = f"{asked.sdist}=={asked.value}" + ("" if Version(asked.value).is_prerelease else ".*")
+    try:
+        version, file = sdist(prefix, target)
+    except UnsolvableError:
+        near = _near(asked, target)
+        raise ConflictError(
+            f"{asked.sdist} {asked.value} has no source on the package index",
+            where=f"{request.recipe}: pins.{asked.component}",
+            hint=f"the nearest is {near}" if near else "leave it out of `build:`",
+        ) from None
+    with site.session() as session:
+        measured: File = wheelfile.measure(file, session)
+    return version, Source(
+        name=asked.sdist,
+        version=version,
+        file=measured.name,
+        size=measured.size,
+        sha256=measured.sha256,
+    )
+
+
+def _near(asked: BuildRequest, target: Target) -> str:
+    """Name the newest version below a pin that has a source, and the newest of all."""
+    found = []
+    for requirement in (f"{asked.sdist}<{asked.value}", asked.sdist):
+        try:
+            found.append(f'"{sdist(requirement, target)[0]}"')
+        except UnsolvableError:
+            continue
+    return " or ".join(dict.fromkeys(found))
+
+
+def _upstream(source: Source) -> str:
+    return debpins.upstream_version(source.version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"[0-9]+", version))
