@@ -104,6 +104,11 @@ def test_the_order_of_platforms_and_one_more_change_no_checksum() -> None:
     assert plain.checksum() == both.checksum()
 
 
+def test_the_example_is_a_recipe() -> None:
+    found, inputs = read_recipe(samples.ROOT / "examples" / "recipes" / "two-platforms.yaml")
+    assert found.platforms == tuple(sorted(inputs)) == BOTH
+
+
 def test_a_platform_of_several_is_planned_as_if_it_were_alone(tmp_path: Path) -> None:
     path = two_platforms(tmp_path)
     both = dict(zip(BOTH, read_plans(path), strict=True))
