@@ -222,6 +222,12 @@ def test_without_binfmt_misc_the_error_says_so(binfmt: Path, tmp_path: Path) -> 
         emulation.require("linux/arm64", tmp_path / "nothing")
 
 
+def test_what_a_virtual_machine_runs_is_not_known_here(binfmt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    emulation.require("linux/arm64", binfmt)
+    assert not emulation.runs("linux/arm64", binfmt)
+
+
 def test_nothing_is_fetched_where_a_platform_cannot_be_built(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
