@@ -27,14 +27,21 @@ def require(platform: str, folder: Path = _FOLDER) -> None:
         EnvironmentFault: they cannot; says what to install, or where else to build.
 
     """
-    if runs(platform, folder):
+    # On another system the tools run in an engine's virtual machine, which alone knows (Docker Desktop's runs
+    # both): there it is found out when the first package's script is run.
+    if runs(platform, folder) or host.system() != "Linux":
         return
     reason = "no emulator is registered for its programs"
     if not (folder / "register").exists():
         reason = "the kernel's binfmt_misc is not mounted here"
     elif _entries(folder, platform):
         reason = "the emulator that is registered cannot be seen inside of another root (it lacks the flag F)"
-    raise EnvironmentFault(
+    raise fault(platform, reason)
+
+
+def fault(platform: str, reason: str) -> EnvironmentFault:
+    """Say that programs of a platform cannot be run, and what to do."""
+    return EnvironmentFault(
         f"the packages of {platform} have to be run when they are installed, and {reason}",
         where=f"this host is {platforms.own() or host.machine()}",
         hint="as root: apt-get install qemu-user-static (from Debian 13 on: qemu-user-binfmt), with "

@@ -37,7 +37,7 @@ def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
         return
     for image in usage.images:
         out(
-            f"{image.name:<20} {image.manifest[:19]}  {human(image.size):>8}  {image.tag}  "
+            f"{image.key:<20} {image.manifest[:19]}  {human(image.size):>8}  {image.tag}  "
             f"({_proof(image, where)})"
         )
     out(

@@ -29,7 +29,10 @@ from imagebuilder.cli.base import (
 from imagebuilder.errors import GateError, ImagebuilderError, InputError
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
     from imagebuilder.attest.bundle import Document
+    from imagebuilder.attest.publish import Attached
     from imagebuilder.gates import Gate, Waiver
     from imagebuilder.progress import Progress
     from imagebuilder.registry import Client, PushResult
@@ -87,10 +90,9 @@ def push(
 ) -> None:
     """Push an image that passes every gate, for all its platforms; only what the registry lacks travels."""
     from imagebuilder import registry
-    from imagebuilder.attest import bundle, publish, signing_keys
+    from imagebuilder.attest import signing_keys
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
-    from imagebuilder.tags import of_platform
     from imagebuilder.workflow import last_images
 
     check_progress(progress)
@@ -104,37 +106,23 @@ def push(
         )
     target = registry.parse(repository)
     surroundings = detect(site)
-    waived = _waived(
-        {
-            "recipe": out_of_step,
-            "smoke-test": untested,
-            "secrets": allow_secrets,
-            "baked-keys": allow_baked_keys,
-        },
-        untested_on or (),
-        found,
-    )
+    flags = {
+        "recipe": out_of_step,
+        "smoke-test": untested,
+        "secrets": allow_secrets,
+        "baked-keys": allow_baked_keys,
+    }
+    waived = _waived(flags, untested_on or (), found)
     key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
     whole = found.whole
     given, own = _tags(found, where)
-    if found.is_part:
-        # The plain tags are for all platforms together.
-        given, own = (tuple(of_platform(tag, platform) for tag in words) for words in (given, own))
-    attached: list[publish.Attached] = []
     with shown(progress, sys.stderr) as live:
         waivers = _pass_gates(image, found, where, surroundings, waived, live)
         documents = {
             one.manifest: _documents(image, one, where, waivers[one.platform]) if attach else ()
             for one in whole.images
         }
-
-        def attach_all(client: Client) -> None:
-            for one in whole.images:
-                subject = bundle.subject_of(one, where)
-                attached.append(publish.attach(client, subject, documents[one.manifest], key))
-            if found.index is not None:
-                attached.append(publish.attach(client, bundle.subject_of(found.index, where), (), key))
-
+        companions = _Companions(found=found, store=where, documents=documents, key=key)
         live.begin("push", f"{whole.name} to {repository}", "pushing", whole.size)
         result = registry.push(
             whole,
@@ -144,29 +132,56 @@ def push(
             options=registry_options(surroundings, target.host, plain_http=plain_http),
             move=move,
             own=own,
-            attach=attach_all,
+            attach=companions.attach,
             advance=lambda count: live.advance("push", count),
         )
         live.end("push", f"{whole.name} to {repository}", "done", result.pushed_bytes)
     told = [waiver for one in whole.images for waiver in waivers[one.platform]]
     for waiver in told:
         err(f"warning: {waiver.flag}: {waiver.reason}")
-    signed = sum(item.signed for item in attached)
     if as_json:
+        attached = companions.attached
         out_json(
             {
                 **dataclasses.asdict(result),
                 "platforms": [{"platform": one.platform, "digest": one.manifest} for one in whole.images],
                 "artefacts": [artefact for item in attached for artefact in item.artefacts],
-                "signed": signed,
+                "signed": companions.signed,
                 "waivers": [dataclasses.asdict(waiver) for waiver in told],
             }
         )
         return
-    _show(result, documents[whole.images[-1].manifest], None if key is None else signed)
+    _show(result, documents[whole.images[-1].manifest], None if key is None else companions.signed)
     if found.index is not None:
         for one in whole.images:
             out(f"        {one.platform}  {one.manifest}")
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Companions:
+    """What goes with the images, by digest; and, once `attach` was called, what came of it."""
+
+    found: Last
+    store: Store
+    documents: Mapping[str, tuple[Document, ...]]
+    key: EllipticCurvePrivateKey | None
+    attached: list[Attached] = dataclasses.field(default_factory=list)
+
+    @property
+    def signed(self) -> int:
+        """How many signatures were made."""
+        return sum(item.signed for item in self.attached)
+
+    def attach(self, client: Client) -> None:
+        """Attach documents and signatures to each image, and a signature to what joins them."""
+        from imagebuilder.attest import bundle, publish
+
+        for one in self.found.images:
+            subject = bundle.subject_of(one, self.store)
+            self.attached.append(publish.attach(client, subject, self.documents[one.manifest], self.key))
+        if self.found.index is not None:
+            subject = bundle.subject_of(self.found.index, self.store)
+            self.attached.append(publish.attach(client, subject, (), self.key))
 
 
 def _waived(
@@ -185,11 +200,19 @@ def _waived(
 
 def _tags(found: Last, store: Store) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Name the tags to push under, and those of them that say nothing but what is inside."""
+    from imagebuilder.tags import of_platform
     from imagebuilder.workflow import labels
 
     whole = found.whole
     version = labels(found.images[0], store).get("org.opencontainers.image.version", "")
-    return whole.tags or (whole.tag, whole.lock[:12]), (version, whole.lock[:12])
+    given, own = whole.tags or (whole.tag, whole.lock[:12]), (version, whole.lock[:12])
+    if found.is_part:
+        # The plain tags are for all platforms together.
+        (platform,) = found.platforms
+        return tuple(of_platform(tag, platform) for tag in given), tuple(
+            of_platform(tag, platform) for tag in own
+        )
+    return given, own
 
 
 def _documents(

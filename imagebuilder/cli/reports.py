@@ -11,6 +11,7 @@ from imagebuilder.cli.base import (
     HtmlFile,
     Json,
     JunitFile,
+    PlatformName,
     StoreFolder,
     app,
     open_store,
@@ -29,6 +30,7 @@ def report(
             metavar="REPORT|RECIPE", help="A JSON report, or what was tested: a recipe or an image's name."
         ),
     ],
+    platform: PlatformName = "",
     html: HtmlFile = None,
     junit: JunitFile = None,
     store: StoreFolder = None,
@@ -37,7 +39,7 @@ def report(
     """Show a smoke test's report again, or write it as a page or for CI. Exit code 0 whatever it says."""
     from imagebuilder.smoke import report as reports
 
-    found = reports.read(_report_file(target, store))
+    found = reports.read(_report_file(target, store, platform))
     write_views(found, html, junit)
     if as_json:
         out(reports.dumps(found).rstrip("\n"))
@@ -103,7 +105,7 @@ def compare_checkpoints(
         raise typer.Exit(TestFailure.exit_code)
 
 
-def _report_file(target: str, store: Path | None) -> Path:
+def _report_file(target: str, store: Path | None, platform: str = "") -> Path:
     """Find the report that a word stands for: a file, or the store's on a recipe's image."""
     from imagebuilder.workflow import built_image
 
@@ -111,7 +113,7 @@ def _report_file(target: str, store: Path | None) -> Path:
     if path.suffix == ".json" or (path.is_file() and path.suffix not in {".yaml", ".yml"}):
         return path
     where = open_store(store)
-    image = built_image(target, where)
+    image = built_image(target, where, platform)
     if image is None:
         raise InputError(
             f"`{target}` is neither a report nor an image in the store",

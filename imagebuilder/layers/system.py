@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from imagebuilder import suites
+from imagebuilder import emulation, platforms, suites
 from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.layers import debs as order
 from imagebuilder.layers.archive import compress_tar
@@ -218,6 +218,8 @@ def _explain(error: CommandError, layer: OsLayer) -> BuildError | EnvironmentFau
                 where=where,
                 hint="leave it out of `apt:`, or lock another version of it",
             )
+    if any("Exec format error" in line for line in lines):
+        return emulation.fault(platforms.of(layer.architecture), "the kernel does not run its programs")
     if any(_NO_NAMESPACE.search(line) for line in lines):
         return EnvironmentFault(
             "this host does not let the OS layer have a root of its own:\n" + "\n".join(lines[-_TAIL:]),

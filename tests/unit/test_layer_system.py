@@ -248,6 +248,13 @@ def test_a_host_without_namespaces_is_told_so(tools: Path, tmp_path: Path) -> No
         build(tmp_path)
 
 
+def test_a_machine_that_cannot_run_the_packages_programs_is_told_so(tools: Path, tmp_path: Path) -> None:
+    (tools / "code").write_text("2")
+    (tools / "says").write_text("chroot: failed to run command 'sh': Exec format error\n")
+    with pytest.raises(EnvironmentFault, match="qemu-user-static"):
+        build(tmp_path)
+
+
 def test_a_user_without_subordinate_ids_is_told_before_the_work_begins(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,11 @@ def test_the_order_of_platforms_and_one_more_change_no_checksum() -> None:
     assert plain.checksum() == both.checksum()
 
 
+def test_the_example_is_a_recipe() -> None:
+    found, inputs = read_recipe(samples.ROOT / "examples" / "recipes" / "two-platforms.yaml")
+    assert found.platforms == tuple(sorted(inputs)) == BOTH
+
+
 def test_a_platform_of_several_is_planned_as_if_it_were_alone(tmp_path: Path) -> None:
     path = two_platforms(tmp_path)
     both = dict(zip(BOTH, read_plans(path), strict=True))
@@ -215,6 +220,12 @@ def test_without_binfmt_misc_the_error_says_so(binfmt: Path, tmp_path: Path) -> 
     assert binfmt.exists()
     with pytest.raises(EnvironmentFault, match="binfmt_misc is not mounted"):
         emulation.require("linux/arm64", tmp_path / "nothing")
+
+
+def test_what_a_virtual_machine_runs_is_not_known_here(binfmt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    emulation.require("linux/arm64", binfmt)
+    assert not emulation.runs("linux/arm64", binfmt)
 
 
 def test_nothing_is_fetched_where_a_platform_cannot_be_built(
