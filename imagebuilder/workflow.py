@@ -29,6 +29,23 @@ def read_recipe(path: Path) -> tuple[Recipe, str]:
         return recipe, request(recipe).checksum(recipe)
 
 
+def check_recipe(path: Path) -> None:
+    """Look at a recipe, and its lock where there is one, without a network.
+
+    Raises:
+        InputError: a file is wrong.
+        ConflictError: pins that cannot go together, as far as the catalog knows.
+        LockError: the lock is out of step.
+
+    """
+    if locks.path_for(path).exists():
+        read_plan(path)
+        return
+    recipe, _ = read_recipe(path)
+    with located(path, recipe.name):
+        facts.require(recipe, {})
+
+
 def read_plan(path: Path) -> tuple[Lock, Plan]:
     """Read a recipe and its lock, and lay out the image.
 
