@@ -118,6 +118,7 @@ def lock(
 @app.command()
 def plan(recipe_file: RecipeFile, as_json: Json = False) -> None:
     """Show the layers and the config that a build would make. Offline; needs a lock."""
+    from imagebuilder.diff import packages_of
     from imagebuilder.progress import human
     from imagebuilder.workflow import read_plan
 
@@ -127,9 +128,7 @@ def plan(recipe_file: RecipeFile, as_json: Json = False) -> None:
             "kind": type(layer).__name__,
             "title": layer.title,
             "key": layer.key,
-            "packages_bytes": sum(
-                p.size for p in (*getattr(layer, "wheels", ()), *getattr(layer, "debs", ()))
-            ),
+            "packages_bytes": sum(package.size for package in packages_of(layer)),
         }
         for layer in planned.layers
     ]

@@ -127,7 +127,7 @@ def _check_names(
 ) -> None:
     """Refuse to upgrade what is not there: a mistyped name would look like «already the newest»."""
     known = {pinned.pin for pinned in (*wanted.wheel_pins, *wanted.deb_pins)} | set(wanted.packages)
-    known |= {package for package, _ in wanted.owners}
+    known |= {package for package, _ in wanted.owners} | {build.component for build in wanted.builds}
     if previous is not None:
         known |= {wheel.name for wheel in previous.wheels} | {deb.name for deb in previous.debs}
     unknown = sorted(set(upgrade or ()) - known)
