@@ -17,6 +17,7 @@ from imagebuilder.cli.base import (
     RecipeFile,
     SiteFile,
     StoreFolder,
+    ToolsPlace,
     app,
     check_progress,
     err,
@@ -45,6 +46,7 @@ def fetch(
     ] = None,
     platform: PlatformName = "",
     site: SiteFile = None,
+    tools: ToolsPlace = "",
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
 ) -> None:
@@ -61,7 +63,7 @@ def fetch(
     target = Store(output.absolute()) if output is not None else None
     locks = [(path, locked) for path in recipe_files for locked, _ in read_plans(path, platform)]
     for path, locked in locks:
-        surroundings = detect(site, distribution=locked.base.partition(":")[0])
+        surroundings = detect(site, distribution=locked.base.partition(":")[0], tools=tools)
         packages: tuple[Deb | Wheel, ...] = (*locked.debs, *locked.wheels)
         lacking = supply.absent(packages, where)
         with shown(progress, sys.stderr) as live:
@@ -102,6 +104,7 @@ def build(
     ] = None,
     platform: PlatformName = "",
     site: SiteFile = None,
+    tools: ToolsPlace = "",
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
     as_json: Json = False,
@@ -118,11 +121,11 @@ def build(
     check_progress(progress)
     if not locks.path_for(recipe_file).exists():
         err(f"{recipe_file} has no lock yet: resolving")
-        update_lock(recipe_file, site, None)
+        update_lock(recipe_file, site, None, tools=tools)
     targets = read_plans(recipe_file, platform)
     source = sources.of_recipe(recipe_file)
     where = open_store(store)
-    surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0])
+    surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
     # Before the first of them takes its minutes: may the last be made here at all?
     for _, planned in targets:
         embedded.require_possible(embedded.missing_layers(planned, where))
