@@ -117,7 +117,7 @@ def _plan(recipe: Recipe, lock: Lock) -> Plan:
 
 
 def update_lock(
-    path: Path, site: Path | None, upgrade: Collection[str] | None
+    path: Path, site: Path | None, upgrade: Collection[str] | None, *, tools: str = ""
 ) -> tuple[LockFile | None, LockFile]:
     """Resolve a recipe and write its lock; returns the lock before (None without one) and after."""
     # Here and not on top: `check` and `plan` look nothing up, and have half a second.
@@ -128,14 +128,15 @@ def update_lock(
     lock_path = locks.path_for(path)
     previous = lockfile.read(lock_path) if lock_path.exists() else None
     with located(path, recipe.name):
-        made = make_locks(recipe, detect(site, distribution=recipe.distribution), previous, upgrade)
+        surroundings = detect(site, distribution=recipe.distribution, tools=tools)
+        made = make_locks(recipe, surroundings, previous, upgrade)
     if made != previous:
         lockfile.write(made, lock_path)
     return previous, made
 
 
 def update_pins(
-    path: Path, site: Path | None, store: Store, *, write: bool
+    path: Path, site: Path | None, store: Store, *, write: bool, tools: str = ""
 ) -> tuple[Side, Side, dict[str, tuple[str, str]]]:
     """Move a recipe's pins to the newest that fit together, and lock again.
 
@@ -144,6 +145,7 @@ def update_pins(
         site: a site file, or None.
         store: tells of layers that were made already.
         write: False only looks.
+        tools: where apt runs: see `site.detect`.
 
     Returns:
         The image before and after, and of each pin that moves its old and its new value.
@@ -158,7 +160,7 @@ def update_pins(
     from imagebuilder.site import detect
 
     recipe, file = read_locks(path)
-    surroundings = detect(site, distribution=recipe.distribution)
+    surroundings = detect(site, distribution=recipe.distribution, tools=tools)
     with located(path, recipe.name):
         pins = newest_for_all(recipe, file, surroundings)
     moved = {name: (recipe.pins[name], new) for name, new in pins.items() if recipe.pins[name] != new}

@@ -57,6 +57,14 @@ HtmlFile = Annotated[
 JunitFile = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML, for CI.")
 ]
+ToolsPlace = Annotated[
+    str,
+    typer.Option(
+        "--tools",
+        metavar="WHERE",
+        help="Where apt and mmdebstrap run: host, container, or auto (container if this host lacks them).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imagebuilder.cli.base import Json, RecipeFile, SiteFile, StoreFolder, app, open_store, out, out_json
+from imagebuilder.cli.base import (
+    Json,
+    RecipeFile,
+    SiteFile,
+    StoreFolder,
+    ToolsPlace,
+    app,
+    open_store,
+    out,
+    out_json,
+)
 
 if TYPE_CHECKING:
     from imagebuilder.diff import Change, Difference
@@ -46,13 +56,14 @@ def update(
         bool, typer.Option("--dry-run", "-n", help="Only show what would change; write nothing.")
     ] = False,
     site: SiteFile = None,
+    tools: ToolsPlace = "",
     store: StoreFolder = None,
 ) -> None:
     """Move every pin to the newest version with which the others still fit, and lock again."""
     from imagebuilder import diff as diffs
     from imagebuilder.workflow import update_pins
 
-    before, after, pins = update_pins(recipe_file, site, open_store(store), write=not dry_run)
+    before, after, pins = update_pins(recipe_file, site, open_store(store), write=not dry_run, tools=tools)
     for name, (old, new) in pins.items():
         out(f"{recipe_file}: {name}: {old} -> {new}")
     show(diffs.compare(before, after), before.name, after.name)

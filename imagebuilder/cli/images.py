@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -17,6 +18,7 @@ from imagebuilder.cli.base import (
     RecipeFile,
     SiteFile,
     StoreFolder,
+    ToolsPlace,
     app,
     check_progress,
     err,
@@ -25,12 +27,13 @@ from imagebuilder.cli.base import (
     out_json,
     write_views,
 )
-from imagebuilder.errors import InputError
+from imagebuilder.errors import InputError, TestFailure
 
 if TYPE_CHECKING:
     from imagebuilder.engines.embedded import Built
+    from imagebuilder.reproduce import Verdict
     from imagebuilder.smoke.target import Target
-    from imagebuilder.store import ImageRecord, Store
+    from imagebuilder.store import ImageRecord, IndexRecord, Store
 
 
 @app.command()
@@ -44,6 +47,7 @@ def fetch(
     ] = None,
     platform: PlatformName = "",
     site: SiteFile = None,
+    tools: ToolsPlace = "",
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
 ) -> None:
@@ -60,7 +64,7 @@ def fetch(
     target = Store(output.absolute()) if output is not None else None
     locks = [(path, locked) for path in recipe_files for locked, _ in read_plans(path, platform)]
     for path, locked in locks:
-        surroundings = detect(site, distribution=locked.base.partition(":")[0])
+        surroundings = detect(site, distribution=locked.base.partition(":")[0], tools=tools)
         packages = locked.files
         lacking = supply.absent(packages, where)
         with shown(progress, sys.stderr) as live:
@@ -100,14 +104,22 @@ def build(
         ),
     ] = None,
     platform: PlatformName = "",
+    verify_reproducible: Annotated[
+        bool,
+        typer.Option(
+            "--verify-reproducible",
+            help="Build again in a fresh store, and fail with every file that differs if the digest does.",
+        ),
+    ] = False,
     site: SiteFile = None,
+    tools: ToolsPlace = "",
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
     """Build the image of a recipe, for each of its platforms. Locks it first if it never was."""
     from imagebuilder import lock as locks
-    from imagebuilder import oci
+    from imagebuilder import oci, reproduce, toolbox
     from imagebuilder.attest import source as sources
     from imagebuilder.engines import embedded
     from imagebuilder.progress import shown
@@ -117,19 +129,22 @@ def build(
     check_progress(progress)
     if not locks.path_for(recipe_file).exists():
         err(f"{recipe_file} has no lock yet: resolving")
-        update_lock(recipe_file, site, None)
+        update_lock(recipe_file, site, None, tools=tools)
     targets = read_plans(recipe_file, platform)
     source = sources.of_recipe(recipe_file)
     where = open_store(store)
-    surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0])
+    surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
     # Before the first of them takes its minutes: may the last be made here at all?
     for _, planned in targets:
-        embedded.require_possible(embedded.missing_layers(planned, where))
+        embedded.require_possible(embedded.missing_layers(planned, where), toolbox.choose(surroundings))
     made = []
+    verdicts: list[Verdict] = []
     for locked, planned in targets:
         with shown(progress, sys.stderr) as live:
             shop = embedded.Workshop(lock=locked, store=where, site=surroundings, progress=live)
             made.append(embedded.build(planned, shop))
+            if verify_reproducible:
+                verdicts.append(reproduce.verify(planned, made[-1].image, shop))
         sources.remember(where, made[-1].image.manifest, source)
     index = join_images(recipe_file, where)
     whole = index if index is not None and not platform else made[0].image
@@ -137,18 +152,39 @@ def build(
         oci.export(whole, where, output)
     reference = _load(_loadable(made), where) if load else ""
     if as_json:
-        rows = [_told(built) for built in made]
-        if len(rows) == 1:
-            out_json({**rows[0], "reference": reference})
-        else:
-            summary = {"name": whole.name, "digest": whole.manifest, "tag": whole.tag, "size": whole.size}
-            out_json({**summary, "platforms": rows, "reference": reference})
-        return
+        _print_built(whole, made, verdicts, reference)
+    else:
+        _show_images(made, index, verdicts)
+        _show_next(reference, output, recipe_file)
+    if not all(verdict.same for verdict in verdicts):
+        raise TestFailure(
+            "built again, the image has another digest", where=str(recipe_file), hint="what differs is above"
+        )
+
+
+def _print_built(
+    whole: ImageRecord | IndexRecord, made: list[Built], verdicts: list[Verdict], reference: str
+) -> None:
+    rows = [_told(built) for built in made]
+    for row, verdict in zip(rows, verdicts, strict=False):
+        row["reproducible"] = {"same": verdict.same, **dataclasses.asdict(verdict)}
+    if len(rows) == 1:
+        out_json({**rows[0], "reference": reference})
+    else:
+        summary = {"name": whole.name, "digest": whole.manifest, "tag": whole.tag, "size": whole.size}
+        out_json({**summary, "platforms": rows, "reference": reference})
+
+
+def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[Verdict]) -> None:
+    from imagebuilder import reproduce
+
     for built in made:
         _show_built(built)
     if index is not None:
         out(f"index   {index.manifest}, of {' and '.join(image.platform for image in index.images)}")
-    _show_next(reference, output, recipe_file)
+    for verdict in verdicts:
+        for line in reproduce.lines(verdict):
+            out(line)
 
 
 def _told(built: Built) -> dict[str, object]:
@@ -226,7 +262,6 @@ def smoke_test(
     as_json: Json = False,
 ) -> None:
     """Prove an image on two nodes. Exit code 0: passed, 1: failed, 2: could not run."""
-    from imagebuilder.errors import TestFailure
     from imagebuilder.site import detect
     from imagebuilder.smoke import report as reports
     from imagebuilder.smoke.run import Watch, run_smoke

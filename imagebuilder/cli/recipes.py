@@ -13,6 +13,7 @@ from imagebuilder.cli.base import (
     PlatformName,
     RecipeFile,
     SiteFile,
+    ToolsPlace,
     app,
     complain,
     out,
@@ -90,6 +91,7 @@ def lock(
         typer.Option("--upgrade", "-U", help="Move the pins or packages named after it; all without a name."),
     ] = False,
     site: SiteFile = None,
+    tools: ToolsPlace = "",
 ) -> None:
     """Resolve a recipe to exact bytes and write its lock beside it. What still fits stays as it was."""
     from imagebuilder import lock as locks
@@ -104,7 +106,7 @@ def lock(
             f"`{extra}` is one word too many", where="imagebuilder lock", hint="names go after --upgrade"
         )
     path = Path(files[0])
-    previous, made = update_lock(path, site, names if upgrade else None)
+    previous, made = update_lock(path, site, names if upgrade else None, tools=tools)
     if made == previous:
         out(f"{locks.path_for(path)} is current")
         return

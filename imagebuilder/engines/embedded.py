@@ -28,6 +28,7 @@ from imagebuilder.plan import BuiltLayer, FilesLayer, Layer, OsLayer, Plan, Whee
 from imagebuilder.progress import Advance, Progress
 from imagebuilder.site import Site
 from imagebuilder.store import DamagedDownloadError, ImageRecord, LayerRecord, Store, check_bytes
+from imagebuilder.toolbox import HOST, Toolbox
 
 log = logging.getLogger(__name__)
 
@@ -66,15 +67,17 @@ def build(plan: Plan, shop: Workshop) -> Built:
         return _build(plan, shop)
 
 
-def require_possible(layers: Iterable[Layer]) -> None:
+def require_possible(layers: Iterable[Layer], tools: Toolbox = HOST) -> None:
     """Make sure, before anything is fetched, that this host can run what has to be run for these layers.
+
+    In a container it is the engine's machine that has to, which says so by itself.
 
     Raises:
         EnvironmentFault: it cannot; says what to install, or where else to build.
 
     """
     for layer in layers:
-        if isinstance(layer, OsLayer | BuiltLayer):
+        if isinstance(layer, OsLayer | BuiltLayer) and not tools.contained:
             system = layer if isinstance(layer, OsLayer) else layer.root
             emulation.require(platforms.of(system.architecture))
 
@@ -93,7 +96,7 @@ def _build(plan: Plan, shop: Workshop) -> Built:
             records[layer.key] = record
             shop.progress.end(layer.key, layer.title, "cached", record.size)
     missing = [layer for layer in plan.layers if layer.key not in records]
-    require_possible(missing)
+    require_possible(missing, toolbox.choose(shop.site))
     fetched = 0
     if missing:
         made, fetched = _make(missing, shop)

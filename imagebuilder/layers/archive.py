@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import struct
+import tarfile
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -32,6 +33,9 @@ _BLOCK = 512
 _COMPONENT_LIMIT = 255
 _PATH_LIMIT = 4095
 _STORED_LIMIT = 0xFFFF
+# Fields of a header, in bytes: "ustar Interchange Format" in POSIX's pax.
+_CHECKSUM = slice(148, 156)
+_DEVICE = slice(329, 345)
 _OCTAL_SIZE_LIMIT = 8**11
 _NAME_LIMIT = 100
 _PREFIX_LIMIT = 155
@@ -109,6 +113,27 @@ def gzip_trailer(crc: int, size: int) -> bytes:
 def stored_member(data: bytes) -> bytes:
     """Make a gzip member that holds the data as it is."""
     return GZIP_HEADER + stored_blocks(data, last=True) + gzip_trailer(zlib.crc32(data), len(data))
+
+
+def settle_headers(file: BinaryIO) -> None:
+    """Make the headers of a tar, in its file, what they are whichever release of GNU tar wrote it.
+
+    Of what is no device, tar 1.35 leaves the device numbers empty where 1.34 and older wrote zeros; all else
+    is the same. Zeros it is: most images were made with them.
+    """
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+        # A pax header before the file's is left empty by both.
+        places = [member.offset_data - _BLOCK for member in tar]
+    for place in places:
+        file.seek(place)
+        header = bytearray(file.read(_BLOCK))
+        if header[_DEVICE] == bytes(16):
+            header[_DEVICE] = b"0000000\0" * 2
+            header[_CHECKSUM] = b" " * 8
+            header[_CHECKSUM] = b"%06o\0 " % sum(header)
+            file.seek(place)
+            file.write(header)
+    file.seek(0)
 
 
 def compress_tar(stream: BinaryIO, store: Store, advance: Advance) -> LayerRecord:

@@ -19,7 +19,7 @@ from pathlib import Path
 from imagebuilder import emulation, platforms, suites
 from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.layers import debs as order
-from imagebuilder.layers.archive import compress_tar
+from imagebuilder.layers.archive import compress_tar, settle_headers
 from imagebuilder.plan import OsLayer
 from imagebuilder.process import CommandError
 from imagebuilder.progress import Advance
@@ -63,7 +63,8 @@ def build_os_layer(
         run_in_root(layer, desk, _FINISH, _TAR)
         shutil.rmtree(folder / HANDED)
         desk.bring(_TAR)
-        with (folder / _TAR).open("rb") as stream:
+        with (folder / _TAR).open("r+b") as stream:
+            settle_headers(stream)
             return compress_tar(stream, store, advance)
 
 
@@ -179,8 +180,8 @@ def _environment(layer: OsLayer) -> dict[str, str]:
         # Every time in the layer is the epoch itself, as in all other layers.
         "SOURCE_DATE_EPOCH": "0",
         # The one extended attribute that belongs to a file. Others are this host's (a label of SELinux) or
-        # depend on its file system (access lists).
-        "TAR_OPTIONS": "--xattrs-include=security.capability",
+        # depend on its file system (access lists). No dev: mmdebstrap 1.5 packs the empty folder, 1.3 not.
+        "TAR_OPTIONS": "--xattrs-include=security.capability --exclude=./dev",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
         "IMAGEBUILDER_USER": layer.user.name,

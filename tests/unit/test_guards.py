@@ -25,8 +25,8 @@ ORDER = (
     *("platforms", "emulation"),
     *("hostconfig", "http", "site", "containers", "toolbox", "suites"),
     *("recipe", "located", "catalog", "lock", "lockfile", "plan", "render", "keys", "rootfs", "checkpoints"),
-    *("store", "cache", "download", "resolve", "supply", "layers", "oci", "diff"),
-    *("smoke.target", "smoke.engine", "engines", "registry", "smoke", "launch"),
+    *("store", "cache", "download", "resolve", "supply", "layers", "oci", "diff", "layerdiff"),
+    *("smoke.target", "smoke.engine", "engines", "reproduce", "registry", "smoke", "launch"),
     *("leaks", "gates"),
     *("workflow", "attest", "init", "doctor", "cli"),
 )

@@ -114,3 +114,46 @@ def test_compressed_bytes_are_known(tmp_path: Path) -> None:
     tar = b"".join(b"line %d\n" % number for number in range(300_000))
     record = archive.compress_tar(io.BytesIO(tar), Store(tmp_path), no_advance)
     assert record.digest == "sha256:7185dd1be977fa12790bfd3f43be1052f7a939b510141ec94d008cb0b4ffe967"
+
+
+def test_tars_of_both_releases_of_gnu_tar_become_the_same() -> None:
+    def written(device: bytes) -> io.BytesIO:
+        """Write a tar with these device numbers, as one release of GNU tar does."""
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for path in ("./plain", "./" + "long" * 60, "./last"):
+                info = tarfile.TarInfo(path)
+                info.size = 700
+                tar.addfile(info, io.BytesIO(b"x" * 700))
+        with tarfile.open(fileobj=io.BytesIO(buffer.getvalue())) as tar:
+            places = [member.offset_data - 512 for member in tar]
+        data = bytearray(buffer.getvalue())
+        for place in places:
+            header = data[place : place + 512]
+            header[329:345] = device
+            header[148:156] = b" " * 8
+            header[148:156] = b"%06o\0 " % sum(header)
+            data[place : place + 512] = header
+        return io.BytesIO(bytes(data))
+
+    older, newer = written(b"0000000\0" * 2), written(bytes(16))
+    before = older.getvalue()
+    assert newer.getvalue() != before
+    for file in (older, newer):
+        archive.settle_headers(file)
+        assert file.getvalue() == before
+        assert file.tell() == 0
+    with tarfile.open(fileobj=newer) as tar:
+        assert [len(member.name) for member in tar] == [7, 242, 6]
+
+
+def test_numbers_of_devices_stay() -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        info = tarfile.TarInfo("dev/tty")
+        info.type, info.devmajor, info.devminor = tarfile.CHRTYPE, 5, 0
+        tar.addfile(info)
+    before = buffer.getvalue()
+    buffer.seek(0)
+    archive.settle_headers(buffer)
+    assert buffer.getvalue() == before

@@ -1,0 +1,137 @@
+"""Is an image the same when it is built again? In a fresh store, layer by layer, file by file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from imagebuilder import layerdiff, supply
+from imagebuilder.engines import embedded
+from imagebuilder.engines.embedded import Workshop
+from imagebuilder.layerdiff import FileDifference, LayerDifference
+from imagebuilder.lock import Deb, Wheel
+from imagebuilder.plan import Plan
+from imagebuilder.store import ImageRecord, Store
+
+_SHOWN = 50  # files of a layer in the text; the JSON has them all
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerVerdict:
+    """One layer that did not come out the same: its title, both digests, and what differs."""
+
+    title: str
+    first: str
+    second: str
+    difference: LayerDifference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What building again gave.
+
+    Attributes:
+        first, second: the manifests' digests.
+        platform: that was built.
+        layers: those that differ, the lowest first.
+        config: keys of the image's config that differ, besides the layers' own.
+        seconds: that building and comparing took.
+
+    """
+
+    first: str
+    second: str
+    platform: str
+    layers: tuple[LayerVerdict, ...]
+    config: tuple[str, ...]
+    seconds: float
+
+    @property
+    def same(self) -> bool:
+        """True where both are one image, bit for bit."""
+        return self.first == self.second
+
+
+def verify(plan: Plan, image: ImageRecord, shop: Workshop) -> Verdict:
+    """Build an image again, with none of the layers that are there, and compare.
+
+    The store of the second build lies in a temporary folder of the first, and is always removed. What was
+    downloaded is taken from the first, by its hash; what is not there any more is fetched.
+
+    Args:
+        plan: what was built.
+        image: what it gave.
+        shop: that it was built with.
+
+    Raises:
+        ImagebuilderError: as a build does.
+
+    """
+    started = time.monotonic()
+    with shop.store.work() as folder:
+        other = Store(folder / "again")
+        packages: tuple[Deb | Wheel, ...] = (*shop.lock.debs, *shop.lock.wheels)
+        there = [package for package in packages if shop.store.has_download(package.sha256, package.size)]
+        supply.copy(there, shop.store, other)
+        again = embedded.build(plan, replace(shop, store=other)).image
+        return Verdict(
+            first=image.manifest,
+            second=again.manifest,
+            platform=image.platform,
+            layers=tuple(_layers(image, shop.store, again, other)),
+            config=_config(image, shop.store, again, other),
+            seconds=time.monotonic() - started,
+        )
+
+
+def lines(verdict: Verdict) -> Iterator[str]:
+    """Tell a verdict: one line where all is the same, else every layer and file that differs."""
+    if verdict.same:
+        yield f"again   the same digest from a fresh store, in {verdict.seconds:.1f} s"
+        return
+    yield f"again   {verdict.second}, another digest"
+    for key in verdict.config:
+        yield f"config  {key} differs"
+    for layer in verdict.layers:
+        files = layer.difference.files
+        count = f"{len(files)} file{'s differ' if len(files) != 1 else ' differs'}"
+        yield f"layer   {layer.title}: {count if files else layer.difference.about}"
+        for found in files[:_SHOWN]:
+            yield from _file(found)
+        if len(files) > _SHOWN:
+            yield f"          and {len(files) - _SHOWN} more; --json names them all"
+
+
+def _file(found: FileDifference) -> Iterator[str]:
+    changes = zip(found.what, found.first, found.second, strict=True)
+    yield f"          /{found.path}: " + "; ".join(
+        f"{what}: {a or '-'} -> {b or '-'}" for what, a, b in changes
+    )
+    if found.line:
+        yield f"            line {found.line}: {found.first_line!r} -> {found.second_line!r}"
+
+
+def _layers(first: ImageRecord, store: Store, second: ImageRecord, other: Store) -> Iterator[LayerVerdict]:
+    for one, two in zip(first.layers, second.layers, strict=True):
+        if one.record.digest != two.record.digest:
+            yield LayerVerdict(
+                title=one.title,
+                first=one.record.digest,
+                second=two.record.digest,
+                difference=layerdiff.compare(store.blob(one.record.digest), other.blob(two.record.digest)),
+            )
+
+
+def _config(first: ImageRecord, store: Store, second: ImageRecord, other: Store) -> tuple[str, ...]:
+    one, two = _flat(first, store), _flat(second, other)
+    return tuple(sorted(key for key in one.keys() | two.keys() if one.get(key) != two.get(key)))
+
+
+def _flat(image: ImageRecord, store: Store) -> Mapping[str, Any]:
+    config: dict[str, Any] = json.loads(store.blob(image.config).read_bytes())
+    inner = config.pop("config", {})
+    config.pop("rootfs", None)  # the layers' diffIDs: they are compared by themselves
+    return config | {f"config.{key}": value for key, value in inner.items()}
