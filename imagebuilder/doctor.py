@@ -14,11 +14,11 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from imagebuilder import emulation, platforms, process, suites
+from imagebuilder import emulation, platforms, process, suites, toolbox
 from imagebuilder.errors import EnvironmentFault, ImagebuilderError
 from imagebuilder.progress import human
 from imagebuilder.site import Site, detect, redact
@@ -164,11 +164,15 @@ def _machine() -> Iterator[Finding]:
         detail += f"; also builds {', '.join(able)} (emulated)" if able else ""
         detail += f"; {', '.join(lacking)} only with qemu-user-static" if lacking else ""
         yield _ok("machine", detail, verbs)
+    elif _container():
+        yield _ok("machine", f"{detail}; what only Linux runs, the engine's containers run", verbs)
     else:
-        yield _amiss("machine", "missing", detail, verbs, "images are made on Linux: use such a host")
+        remedy = "start Docker or Podman: what only Linux runs, runs in a container then"
+        yield _amiss("machine", "missing", detail, verbs, remedy)
 
 
 def _tools() -> Iterator[Finding]:
+    engine = _container()
     for name, verbs, package in (
         ("apt-get", ("lock",), "apt"),
         ("mmdebstrap", ("lock", "build"), "mmdebstrap"),
@@ -176,8 +180,35 @@ def _tools() -> Iterator[Finding]:
         ("ssh-keygen", ("keys",), "openssh-client"),
     ):
         path = shutil.which(name)
-        yield _ok(name, path, verbs) if path else _package(name, package, "is not installed", verbs)
+        if path:
+            yield _ok(name, path, verbs)
+        elif engine and name in toolbox.NEEDED:
+            yield _stood_in(
+                name, package, f"is not installed: all such tools run in a container of {engine}", verbs
+            )
+        else:
+            yield _package(name, package, "is not installed", verbs)
     yield _uv()
+
+
+def _container() -> str:
+    """Name the engine whose containers have the tools that this host lacks; "" where nothing is lacking."""
+    if not toolbox.missing():
+        return ""
+    from imagebuilder.smoke import engine as engines  # late: it loads the docker SDK
+
+    try:
+        with engines.connect("auto") as engine:
+            return engine.kind
+    except EnvironmentFault:
+        return ""
+
+
+def _stood_in(name: str, package: str, detail: str, verbs: tuple[str, ...]) -> Finding:
+    if not shutil.which("apt-get"):
+        return _ok(name, detail, verbs)
+    # Installed it would save the container's time.
+    return replace(_package(name, package, detail, verbs), status="warning")
 
 
 def _uv() -> Finding:
@@ -192,6 +223,8 @@ def _uv() -> Finding:
 
 def _keyrings() -> Iterator[Finding]:
     """One distribution's keys are needed; those of others only for recipes with such a base."""
+    if _container():
+        return  # its image has them
     verbs = ("lock", "build")
     known = suites.known()
     some = any(Path(facts.keyring).is_file() for facts in known.values())
@@ -209,6 +242,8 @@ def _keyrings() -> Iterator[Finding]:
 
 def _namespaces() -> Iterator[Finding]:
     """The OS layer needs a root of its own: mounts where the caller is root, a user namespace where not."""
+    if _container():
+        return  # the engine's root is root enough
     verbs = ("build",)
     if os.geteuid() == 0:
         result = process.run(["unshare", "--mount", "true"], timeout=20, check=False)

@@ -9,15 +9,22 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from docker import DockerClient
 
 from imagebuilder import process
+from imagebuilder.layers.system import build_os_layer
+from imagebuilder.plan import OsLayer
+from imagebuilder.progress import no_advance
+from imagebuilder.resolve import debian
+from imagebuilder.site import detect
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.engine import Engine
-from imagebuilder.store import Store
+from imagebuilder.store import LayerRecord, Store
+from tests.support import oslayer
 from tests.support.servers import RegistryServer, registry_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +79,25 @@ def secure_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regist
 def store() -> Store:
     """One store for the whole session, and for later ones: downloads are reused."""
     return Store(Path(os.environ.get("IMAGEBUILDER_TEST_STORE") or ROOT / ".cache" / "test-store"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallOs:
+    """A small OS layer, what it is made from, and how it came out on this host."""
+
+    layer: OsLayer
+    debs: dict[str, Path]
+    record: LayerRecord
+
+
+@pytest.fixture(scope="session")
+def small_os(store: Store) -> SmallOs:
+    """A small system, made by this host's own tools."""
+    site = detect(tools="host")
+    wanted = oslayer.small()
+    layer = oslayer.layer_of(wanted, debian.resolve_debs(wanted, site))
+    debs = oslayer.fetched(layer, store, site)
+    return SmallOs(layer=layer, debs=debs, record=build_os_layer(layer, debs, store, no_advance))
 
 
 @pytest.fixture(scope="session")

@@ -12,20 +12,16 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from imagebuilder import catalog, download, plan, suites
+from imagebuilder import plan, suites
 from imagebuilder.errors import ConflictError
 from imagebuilder.layers.system import build_os_layer
-from imagebuilder.lock import Deb
-from imagebuilder.plan import OsLayer, User
 from imagebuilder.progress import no_advance
-from imagebuilder.recipe import load
 from imagebuilder.resolve import debian
-from imagebuilder.resolve.request import Request, request
+from imagebuilder.resolve.request import Request
 from imagebuilder.site import Site, detect
 from imagebuilder.store import LayerRecord, Store
-
-ROOT = Path(__file__).resolve().parents[2]
-TRAINER = User(name="trainer", uid=1000, home="/home/trainer")
+from tests.integration.conftest import SmallOs
+from tests.support import oslayer
 
 
 @pytest.fixture(scope="module")
@@ -35,36 +31,14 @@ def site() -> Site:
 
 @pytest.fixture(scope="module")
 def asked() -> Request:
-    return request(load(ROOT / "recipes" / "cpu-mpi.yaml", catalog.names()))
-
-
-def layer_of(wanted: Request, debs: tuple[Deb, ...]) -> OsLayer:
-    return OsLayer(
-        distribution=wanted.distribution,
-        suite=wanted.suite,
-        architecture=wanted.architecture,
-        debs=debs,
-        user=TRAINER,
-        python=wanted.python,
-    )
-
-
-def fetched(layer: OsLayer, store: Store, site: Site) -> dict[str, Path]:
-    urls = debian.locate_debs(layer.debs, layer.distribution, layer.suite, site)
-    missing = [
-        download.Download(name=deb.name, urls=urls[deb.sha256], size=deb.size, sha256=deb.sha256)
-        for deb in layer.debs
-        if not store.has_download(deb.sha256, deb.size)
-    ]
-    download.fetch(missing, store, site, lambda _sha256, _count: None, lambda _sha256: None)
-    return {deb.sha256: store.download(deb.sha256) for deb in layer.debs}
+    return oslayer.asked()
 
 
 @pytest.fixture(scope="module")
 def made(asked: Request, store: Store, site: Site) -> LayerRecord:
     """The OS layer of the recipe cpu-mpi as the archive has it today."""
-    layer = layer_of(asked, debian.resolve_debs(asked, site))
-    return build_os_layer(layer, fetched(layer, store, site), store, no_advance)
+    layer = oslayer.layer_of(asked, debian.resolve_debs(asked, site))
+    return build_os_layer(layer, oslayer.fetched(layer, store, site), store, no_advance)
 
 
 @pytest.fixture(scope="module")
@@ -153,22 +127,19 @@ def test_it_works_as_a_system(made: LayerRecord, store: Store, engine: DockerCli
 
 
 def test_two_builds_in_different_surroundings_give_the_same_bytes(
-    asked: Request, store: Store, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_os: SmallOs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = dataclasses.replace(asked, packages=("openssh-server", "python3", "python3-venv"), deb_pins=())
-    layer = layer_of(small, debian.resolve_debs(small, site))
-    debs = fetched(layer, store, site)
-    first = build_os_layer(layer, debs, store, no_advance)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setenv("PYTHONHASHSEED", "7")
     monkeypatch.setenv("PERL_HASH_SEED", "3")
     before = os.umask(0o077)
     try:
-        second = build_os_layer(layer, debs, Store(tmp_path / "another store"), no_advance)
+        store = Store(tmp_path / "another store")
+        second = build_os_layer(small_os.layer, small_os.debs, store, no_advance)
     finally:
         os.umask(before)
-    assert second == first
+    assert second == small_os.record
 
 
 def test_conflicts_with_the_real_archive_name_what_it_has(asked: Request, site: Site) -> None:

@@ -37,7 +37,7 @@ class Host:
         self.index_error: Exception | None = None
         self.ran: list[str] = []
 
-    def which(self, name: str) -> str | None:
+    def which(self, name: str, **_path: str) -> str | None:
         return None if name in self.missing else f"/usr/bin/{name}"
 
     def run(self, argv: Sequence[object], **_options: object) -> Result:
@@ -113,10 +113,37 @@ def test_a_missing_tool_names_its_package_and_who_needs_it(
     host: Host, tool: str, verb: str, package: str
 ) -> None:
     host.missing.add(tool)
+    host.engine = no_engine
     finding = found(tool)
     assert (finding.status, finding.packages) == ("missing", (package,))
     assert verb in finding.verbs
     assert finding.remedy == f"apt-get install {package}"
+
+
+def test_tools_that_a_container_has_are_not_missing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fedora or macOS, with Docker: nothing to do."""
+    host.missing |= {"apt-get", "mmdebstrap", "dpkg-deb", "unshare", "newuidmap"}
+    host.uid = 1000
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(suites, "known", lambda: pytest.fail("the image has the keys"))
+    findings = doctor.examine()
+    assert {finding.status for finding in findings} == {"ok"}
+    assert "run in a container of docker" in next(f.detail for f in findings if f.name == "mmdebstrap")
+    assert not any("mmdebstrap" in line or "unshare" in line for line in host.ran)
+
+
+def test_on_debian_the_missing_tool_can_be_installed_although_a_container_has_it(host: Host) -> None:
+    host.missing.add("mmdebstrap")
+    finding = found("mmdebstrap")
+    assert (finding.status, finding.packages) == ("warning", ("mmdebstrap",))
+    assert found("apt-get").status == "ok"
+
+
+def test_without_tools_and_without_an_engine_both_ways_out_are_named(host: Host) -> None:
+    host.missing |= {"apt-get", "mmdebstrap"}
+    host.engine = no_engine
+    assert found("mmdebstrap").status == "missing"
+    assert "systemctl start docker" in found("engine").remedy
 
 
 def test_missing_archive_keys_are_a_package_too(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,6 +318,7 @@ def test_fix_needs_root_and_says_the_command(host: Host) -> None:
 
 def test_fix_needs_apt(host: Host) -> None:
     host.missing |= {"apt-get", "ssh-keygen"}
+    host.engine = no_engine
     with pytest.raises(EnvironmentFault, match="apt, openssh-client"):
         list(doctor.fix())
 
