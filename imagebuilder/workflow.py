@@ -31,6 +31,23 @@ def read_recipe(path: Path) -> tuple[Recipe, Mapping[str, str]]:
         return recipe, {name: request(recipe, name).checksum(recipe) for name in recipe.platforms}
 
 
+def check_recipe(path: Path) -> None:
+    """Look at a recipe, and its lock where there is one, without a network.
+
+    Raises:
+        InputError: a file is wrong.
+        ConflictError: pins that cannot go together, as far as the catalog knows.
+        LockError: the lock is out of step.
+
+    """
+    if locks.path_for(path).exists():
+        read_plans(path)
+        return
+    recipe, _ = read_recipe(path)
+    with located(path, recipe.name):
+        facts.require(recipe, {})
+
+
 def read_locks(path: Path) -> tuple[Recipe, LockFile]:
     """Read a recipe and its locks.
 

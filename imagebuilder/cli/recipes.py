@@ -55,14 +55,14 @@ def check(
 ) -> None:
     """Check recipes and their locks, offline: every problem of every file at once."""
     from imagebuilder import lock as locks
-    from imagebuilder.workflow import read_plans, read_recipe
+    from imagebuilder.workflow import check_recipe
 
     rows: list[dict[str, object]] = []
     worst = 0
     for path in recipes:
         locked = locks.path_for(path).exists()
         try:
-            _ = read_plans(path) if locked else read_recipe(path)
+            check_recipe(path)
         except ImagebuilderError as error:
             worst = max(worst, error.exit_code)
             problems = [dataclasses.asdict(problem) for problem in error.problems]
