@@ -109,11 +109,12 @@ def _component(component: catalog.Component) -> Iterator[str]:
     for provider in component.providers:
         values = provider.model_dump(exclude_defaults=True)
         when = "".join(f" with {name} {version}" for name, version in values.pop("when", {}).items())
-        own = {key: values.pop(key, {}) for key in ("env", "links")}
+        own = {key: values.pop(key, {}) for key in ("env", "links", "scripts")}
         ways = "; ".join(f"{key} {_value(value)}" for key, value in values.items())
         yield f"- Provided{when} by: {ways}."
         yield from (f"    - Sets `{name}={value}`." for name, value in own["env"].items())
         yield from (f"    - Links `{path}` to `{target}`." for path, target in own["links"].items())
+        yield from (f"    - Has the script `{path}`." for path in own["scripts"])
     yield from _built_and_limits(component)
     for name, value in component.env.items():
         yield f"- Sets `{name}={value}`."

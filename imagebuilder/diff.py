@@ -152,7 +152,7 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
     parts = []
     for layer in plan.layers:
         record = store.layer(layer.key)
-        packages = () if isinstance(layer, BuiltLayer) else _of_layer(layer)
+        packages = packages_of(layer)
         parts.append(
             Part(
                 identity=record.digest if record else f"key:{layer.key}",
@@ -164,8 +164,11 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
     return Side(name=name, pins=lock.pins, packages=_packages(lock), layers=tuple(parts))
 
 
-def _of_layer(layer: Layer) -> tuple[Deb | Wheel, ...]:
-    return (*getattr(layer, "debs", ()), *getattr(layer, "wheels", ()))
+def packages_of(layer: Layer) -> tuple[Deb | Wheel, ...]:
+    """List the packages that are in a layer; of one that is compiled, none are."""
+    return (
+        () if isinstance(layer, BuiltLayer) else (*getattr(layer, "debs", ()), *getattr(layer, "wheels", ()))
+    )
 
 
 def of_image(name: str, image: ImageRecord, labels: Mapping[str, str]) -> Side:

@@ -242,10 +242,10 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
 
     """
     user = _user(recipe)
-    links = tuple(
-        Entry(path=path, kind="link", mode=0o777, text=target)
-        for part in catalog.parts(recipe)
-        for path, target in part.links.items()
+    parts = catalog.parts(recipe)
+    made = (
+        *(Entry(path=p, kind="link", mode=0o777, text=t) for part in parts for p, t in part.links.items()),
+        *(Entry(path=p, kind="file", mode=0o755, text=t) for part in parts for p, t in part.scripts.items()),
     )
     return Plan(
         name=recipe.name,
@@ -262,7 +262,7 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
             *_built_layers(recipe, lock),
             *_wheel_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.
-            FilesLayer(name="settings", entries=tuple(sorted((*files, *links), key=lambda e: e.path))),
+            FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
         ),
         config=_config(recipe, lock, user),
         tags=image_tags(recipe, lock),

@@ -56,6 +56,10 @@ class Provider(_Strict):
         dict[str, str],
         Field(default_factory=dict, description="Symbolic links of the image, with this provider."),
     ]
+    scripts: Annotated[
+        dict[str, str],
+        Field(default_factory=dict, description="Small programs of the image, with this provider."),
+    ]
     sections: Annotated[
         tuple[str, ...],
         Field(description="Sections of the archive that its Debian packages are in: `contrib`, `non-free`."),
@@ -197,6 +201,12 @@ class Part:
         found |= self.component.devel_links if self.devel else {}
         return dict(zip(self.filled(tuple(found)), self.filled(tuple(found.values())), strict=True))
 
+    @property
+    def scripts(self) -> dict[str, str]:
+        """Small programs of the image: path and text."""
+        found = self.provider.scripts
+        return dict(zip(self.filled(tuple(found)), self.filled(tuple(found.values())), strict=True))
+
     def filled(self, texts: tuple[str, ...], version: str = "") -> tuple[str, ...]:
         """Replace the placeholders in texts, by a full version where the pin is not enough."""
         return tuple(fill(text, version or self.pin).replace("{site}", self.site) for text in texts)
@@ -292,7 +302,7 @@ def _fits(provider: Provider, pins: dict[str, str]) -> bool:
 
 def _of_build(build: Build) -> Provider:
     """See what a compiled component needs to run as its provider."""
-    return Provider(apt=build.apt, when={}, env={}, links={})
+    return Provider(apt=build.apt, when={}, env={}, links={}, scripts={})
 
 
 def _implied(component: Component, provider: Provider, pins: dict[str, str]) -> str:

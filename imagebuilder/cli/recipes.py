@@ -137,14 +137,14 @@ def plan(recipe_file: RecipeFile, platform: PlatformName = "", as_json: Json = F
 
 
 def _layers(planned: Plan) -> list[dict[str, object]]:
+    from imagebuilder.diff import packages_of
+
     return [
         {
             "kind": type(layer).__name__,
             "title": layer.title,
             "key": layer.key,
-            "packages_bytes": sum(
-                p.size for p in (*getattr(layer, "wheels", ()), *getattr(layer, "debs", ()))
-            ),
+            "packages_bytes": sum(package.size for package in packages_of(layer)),
         }
         for layer in planned.layers
     ]

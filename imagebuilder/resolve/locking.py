@@ -189,7 +189,7 @@ def _kept_wheels(
 def _known_names(recipe: Recipe, platform: str, previous: Lock | None) -> frozenset[str]:
     wanted = request(recipe, platform)
     known = {pinned.pin for pinned in (*wanted.wheel_pins, *wanted.deb_pins)} | set(wanted.packages)
-    known |= {package for package, _ in wanted.owners}
+    known |= {package for package, _ in wanted.owners} | {build.component for build in wanted.builds}
     if previous is not None:
         known |= {wheel.name for wheel in previous.wheels} | {deb.name for deb in previous.debs}
     return frozenset(known)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from imagebuilder import oci
-from imagebuilder.errors import LockError
+from imagebuilder.errors import ConflictError, LockError
 from imagebuilder.store import ImageRecord, LayerRecord, Store
-from imagebuilder.workflow import built_image, last_image, read_plan, require_in_step
+from imagebuilder.workflow import built_image, check_recipe, last_image, read_plan, require_in_step
 from tests.unit.samples import RECIPES
 
 
@@ -79,3 +79,13 @@ def test_a_layer_whose_record_is_gone_is_no_reason(recipe: Path, store: Store) -
     for key in store.layer_keys():
         store.layer_path(key).unlink()
     require_in_step(str(recipe), store)
+
+
+def test_what_the_catalog_knows_to_be_wrong_is_told_without_a_lock_and_a_network(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    text = 'name: x\nbase: debian:trixie\npython: "3.13"\npins: {cuda: "12.8"}\nhosts: {driver: "%s"}\n'
+    path.write_text(text % "570.26")
+    check_recipe(path)
+    path.write_text(text % "550.54")
+    with pytest.raises(ConflictError, match=r"x\.yaml:5: hosts: the hosts' driver \"550\.54\" clashes"):
+        check_recipe(path)
