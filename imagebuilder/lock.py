@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from imagebuilder import jsontext, textfile
 from imagebuilder.errors import InputError, LockError, Problem
+from imagebuilder.yamlfile import printable
 
 FORMAT = 1
 _LIMIT = 16_000_000
@@ -149,7 +150,7 @@ def loads(text: str, where: str) -> Lock:
         problems = [
             Problem(
                 message=item["msg"],
-                where=": ".join(filter(None, (where, ".".join(str(step) for step in item["loc"])))),
+                where=": ".join(filter(None, (where, printable(".".join(map(str, item["loc"])))))),
                 hint=again(where),
             )
             for item in error.errors()[:_SHOWN]
