@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from imagebuilder.smoke.target import Target
     from imagebuilder.store import ImageRecord, Store
 
+_BAKED = (
+    "warning: `ssh: {keys: baked}` puts a private key into a layer: whoever can pull the image can log in to "
+    "every node that runs it; push refuses it without --allow-baked-keys"
+)
+
 
 @app.command()
 def fetch(
@@ -111,6 +116,7 @@ def build(
     from imagebuilder import oci
     from imagebuilder.attest import source as sources
     from imagebuilder.engines import embedded
+    from imagebuilder.plan import KeysLayer
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
     from imagebuilder.workflow import join_images, read_plans, update_lock
@@ -123,6 +129,8 @@ def build(
     source = sources.of_recipe(recipe_file)
     where = open_store(store)
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0])
+    if any(isinstance(layer, KeysLayer) for _, planned in targets for layer in planned.layers):
+        err(_BAKED)
     # Before the first of them takes its minutes: may the last be made here at all?
     for _, planned in targets:
         embedded.require_possible(embedded.missing_layers(planned, where))

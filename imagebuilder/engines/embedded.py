@@ -20,10 +20,11 @@ from pathlib import Path
 from imagebuilder import emulation, oci, platforms, supply, toolbox
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.files import build_files_layer
+from imagebuilder.layers.keys import build_keys_layer
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
 from imagebuilder.lock import Deb, Lock, Wheel
-from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import FilesLayer, KeysLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.progress import Advance, Progress
 from imagebuilder.site import Site
 from imagebuilder.store import DamagedDownloadError, ImageRecord, LayerRecord, Store, check_bytes
@@ -167,6 +168,9 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
                 case FilesLayer():
                     progress.begin(layer.key, layer.title, "writing")
                     record = build_files_layer(layer, store)
+                case KeysLayer():
+                    progress.begin(layer.key, layer.title, "making")
+                    record = build_keys_layer(layer, store)
         except BaseException:
             progress.end(layer.key, layer.title, "failed")
             raise
@@ -306,7 +310,7 @@ def _packages(layer: Layer) -> tuple[Deb, ...] | tuple[Wheel, ...]:
             return layer.debs
         case WheelLayer():
             return layer.wheels
-        case FilesLayer():
+        case FilesLayer() | KeysLayer():
             return ()
 
 
