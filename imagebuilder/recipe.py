@@ -212,8 +212,9 @@ class Recipe(Strict):
         Nor does what only names the image, or says how its keys come there: no reason to resolve anew. Nor do
         the platforms, each of which has a lock of its own: one more changes nothing for the others.
         """
-        left_out = {"about": True, "tags": True, "platforms": True, "ssh": {"keys"}}
-        asked = self.model_dump(mode="json", exclude=left_out)
+        asked = self.model_dump(
+            mode="json", exclude={"about": True, "tags": True, "platforms": True, "ssh": {"keys"}}
+        )
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
