@@ -19,7 +19,7 @@ from imagebuilder.attest.published import Attachment, Published
 from imagebuilder.attest.source import Source
 from imagebuilder.errors import ImagebuilderError, RegistryError
 from imagebuilder.lock import Lock
-from imagebuilder.plan import Plan
+from imagebuilder.plan import KeysLayer, Plan
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client
 from imagebuilder.store import Store
@@ -103,7 +103,7 @@ def verify(question: Question, client: Client) -> Verification:
     if question.own is not None:
         checks.append(_own(question.own, source[0] if source else None, question.published.platform))
     claims, check = _claims(question, source[0] if source else None, plan)
-    checks.append(check)
+    checks += [check, _attestation(question)]
     for kind in (SPDX, CYCLONEDX):
         _, check = _only(question, kind, lambda found: _bill(found, question.published, lock, claims))
         checks.append(check)
@@ -256,6 +256,32 @@ def _statement(
     return claim, f"made by imagebuilder {claim.tool}, engine {claim.engine}; {layers} as it says{waived}"
 
 
+def _attestation(question: Question) -> Check:
+    """Compare the statements in envelopes, which cosign and policies read, with the one that is attached."""
+    name = "attestation"
+    if not question.keyed:
+        return Check(name=name, status="not checked", detail="--key checks whose envelope it is in")
+    # Others may attest with the same key: to a scan, a review, a build by another tool.
+    signed = [statement for statement in question.published.statements if _is_ours(statement)]
+    if not signed:
+        detail = "no provenance stands in an envelope of this key"
+        return Check(name=name, status="not checked", detail=detail)
+    attached = [found.data for found in question.published.attachments if found.kind == PROVENANCE]
+    if any(statement in attached for statement in signed):
+        detail = "this key has signed the provenance in an envelope, for cosign and policies"
+        return Check(name=name, status="passed", detail=detail)
+    detail = "this key has signed a provenance in an envelope, and it is not the one that is attached"
+    return Check(name=name, status="failed", detail=detail)
+
+
+def _is_ours(statement: bytes) -> bool:
+    try:
+        provenance.read(reader.json_object(statement, "statement"))
+    except (ValueError, RegistryError):
+        return False
+    return True
+
+
 def _bill(
     found: Attachment, published: Published, lock: Lock | None, claims: tuple[Claim, ...]
 ) -> tuple[int, str]:
@@ -301,7 +327,10 @@ def _blobs(question: Question, client: Client, plan: Plan | None) -> Check:
         return Check(name="layers", status="failed", detail=detail)
     detail = f"all {len(manifest.layers)} are in the registry"
     if plan is not None and len(plan.layers) == len(manifest.layers):
-        made = [question.store.layer(layer.key) for layer in plan.layers]
+        # A key that is baked in is another one on every host.
+        made = [
+            None if isinstance(layer, KeysLayer) else question.store.layer(layer.key) for layer in plan.layers
+        ]
         pairs = [
             (mine.digest, layer.digest) for mine, layer in zip(made, manifest.layers, strict=True) if mine
         ]

@@ -74,11 +74,11 @@ def inspect(
         client = open_image(target, options)
         index = whole.read(client)
         if index is not None and not platform:
-            _inspect_whole(index, client, options, as_json=as_json)
+            _inspect_whole(index, client, options, where, as_json=as_json)
             return
         if index is not None:
             client = whole.parts(index, client, options, platform)[platform]
-        found = inspection.from_registry(client)
+        found = inspection.from_registry(client, where)
         require_platform(platform, [found.platform], target)
     if as_json:
         out_json(dataclasses.asdict(found))
@@ -86,12 +86,13 @@ def inspect(
         _show(found)
 
 
-def _inspect_whole(index: Whole, client: Client, options: Options, *, as_json: bool) -> None:
+def _inspect_whole(index: Whole, client: Client, options: Options, store: Store, *, as_json: bool) -> None:
     from imagebuilder.attest import inspection, whole
     from imagebuilder.yamlfile import printable
 
     found = {
-        name: inspection.from_registry(part) for name, part in whole.parts(index, client, options).items()
+        name: inspection.from_registry(part, store)
+        for name, part in whole.parts(index, client, options).items()
     }
     tags = whole.tags(index, client)
     signature = "present" if index.signed else "none"
@@ -241,6 +242,7 @@ def _show(found: Inspection) -> None:
     row("platform", found.platform)
     row("digest", found.digest)
     row("size", f"{human(found.size)} in {len(found.layers)} layers")
+    row("age", str(found.age) if found.age else "not known: the image has no date, nor does its registry")
     row("base", found.base)
     row("lock", found.lock)
     for tag in found.tags:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from isal import igzip
+from isal import igzip, isal_zlib
 
 from imagebuilder.errors import StoreError
 from imagebuilder.leaks.host import Mark
@@ -28,6 +28,8 @@ _UNPACKED = 1 << 24
 # More than a person reads; a hostile layer could hold any number.
 _MOST = 1000
 _GZIP = b"\x1f\x8b"
+# What the unpacker raises for data that is not deflate; its types do not say that it is an exception.
+_BROKEN = cast("type[Exception]", isal_zlib.error)
 _PAX = re.compile(rb"\d+ (path|size)=([^\n]*)\n")
 
 
@@ -65,7 +67,7 @@ def scan_layer(path: Path, search: Search) -> LayerScan:
             packed = file.read(2) == _GZIP
         with cast("BinaryIO", igzip.open(path, "rb") if packed else path.open("rb")) as stream:
             return _Layer(search).read(stream)
-    except (OSError, EOFError, ValueError, zlib.error, igzip.BadGzipFile) as error:
+    except (OSError, EOFError, ValueError, zlib.error, _BROKEN, igzip.BadGzipFile) as error:
         raise StoreError(
             f"a layer cannot be searched for secrets: {error}", where=str(path), hint="build the image again"
         ) from error
@@ -127,6 +129,9 @@ class _Layer:
                 self._extend(kind, self._window[start - self._base :][:size])
             else:
                 size = int(self._long.pop(b"size", b"") or size)
+                if size < 0:
+                    # It would lead back to where we come from, for ever.
+                    raise ValueError("a file of the tar has a negative size")
                 self._enter(block, kind, start, size if kind in b"\x000" + b"7" else 0)
                 size = size if kind in b"\x0007" else 0
             self._header = start + -(-size // _BLOCK) * _BLOCK
@@ -185,7 +190,7 @@ class _Layer:
         return True
 
     def _note(self, finding: Finding | None) -> None:
-        if finding:
+        if finding and len(self._found) < _MOST:
             self._found[finding] = None
 
 
@@ -193,7 +198,10 @@ def _number(field: bytes) -> int:
     """Read a size: octal, or in base 256 where the first bit is set (GNU)."""
     if field[0] & 0x80:
         return int.from_bytes(field[1:])
-    return int(field.strip(b" \0") or b"0", 8)
+    size = int(field.strip(b" \0") or b"0", 8)
+    if size < 0:
+        raise ValueError("a header of the tar has a negative size")
+    return size
 
 
 def _unpacked(data: bytes) -> bytes:

@@ -10,9 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from imagebuilder import textfile
+from imagebuilder import jsontext, textfile
 from imagebuilder.errors import InputError
+from imagebuilder.yamlfile import printable
 
+# That of sixteen nodes with everything that they said has two megabytes.
+_LIMIT = 32_000_000
+_MOST_VALUES = 500_000
 Status = Literal["passed", "failed", "skipped"]
 Mode = Literal["cpu", "one-gpu-shared", "multi-gpu"]
 Seconds = Annotated[float, Field(ge=0, description="How long it took, in seconds.")]
@@ -124,7 +128,7 @@ def shortcoming(report: Report) -> str:
 
 def dumps(report: Report) -> str:
     """Write a report as JSON text, keys in the order of the model."""
-    plain = _plain(report.model_dump(mode="json"))
+    plain = _plain(report.model_dump())
     return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -147,17 +151,22 @@ def read(path: Path) -> Report:
     """
     hint = "run the smoke test again"
     try:
-        return Report.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the report cannot be read: {error}", where=str(path), hint=hint) from None
+        with path.open("rb") as file:
+            raw = file.read(_LIMIT + 1)
+        jsontext.loads(raw, limit=_LIMIT, most=_MOST_VALUES)
+        return Report.model_validate_json(raw)
+    except OSError as error:
+        raise InputError(f"the report cannot be read: {error.strerror}", where=str(path), hint=hint) from None
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
+        where = printable(".".join(str(step) for step in first["loc"]))
         raise InputError(
             f"is not a report of this version: {first['msg']}",
             where=f"{path}: {where}".rstrip(": "),
             hint=hint,
         ) from None
+    except ValueError as error:
+        raise InputError(f"the report cannot be read: it {error}", where=str(path), hint=hint) from None
 
 
 def schema() -> dict[str, Any]:
@@ -201,8 +210,9 @@ def _plain(value: Any) -> Any:
 
 def _row(head: str, detail: str, width: int) -> list[str]:
     """Write what a check found beside its name; what does not fit on the line goes on below."""
-    words = textwrap.shorten(detail, 3 * (width - len(head)), placeholder=" ...")
-    first, *rest = textwrap.wrap(words, max(width - len(head), 20), break_on_hyphens=False) or [""]
+    room = max(width - len(head), 20)
+    words = textwrap.shorten(detail, 3 * room, placeholder=" ...")
+    first, *rest = textwrap.wrap(words, room, break_on_hyphens=False) or [""]
     return [f"{head}{first}".rstrip(), *(" " * len(head) + line for line in rest)]
 
 

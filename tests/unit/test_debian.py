@@ -212,7 +212,7 @@ def test_an_unknown_suite_is_refused_before_anything_is_asked() -> None:
 
 
 def deb(path: str) -> Deb:
-    return Deb(name="x", version="1", architecture="amd64", path=path, size=1, sha256="e" * 64)
+    return Deb(name="sample", version="1", architecture="amd64", path=path, size=1, sha256="e" * 64)
 
 
 def test_a_package_is_fetched_from_the_main_archive() -> None:

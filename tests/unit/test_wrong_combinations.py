@@ -69,7 +69,9 @@ def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
         )
 
     def source_packages(_request: Request, name: str, suite: str, _site: Site) -> tuple[Source, ...]:
-        version = SOURCES.get((name, suite), "")
+        version = SOURCES.get((name, suite))
+        if version is None:
+            return ()
         file = f"{name}_{version.partition('-')[0]}.orig.tar.xz"
         found = Source(
             name=name,
@@ -80,7 +82,7 @@ def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
             size=1,
             sha256="5" * 64,
         )
-        return (found,) if version else ()
+        return (found,)
 
     monkeypatch.setattr(debian, "resolve_debs", resolve)
     monkeypatch.setattr(debian, "source_packages", source_packages)
