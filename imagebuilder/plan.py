@@ -160,7 +160,7 @@ class BuiltLayer:
         """Write all steps as one script of the shell: unpack, compile, install into DESTDIR.
 
         Args:
-            place: the folder with `sources`, `python` (unpacked wheels) and `product` (DESTDIR).
+            place: the folder with `archives`, `python` (unpacked wheels) and `product` (DESTDIR).
 
         """
         variables = {
@@ -174,7 +174,7 @@ class BuiltLayer:
             **({"PYTHONPATH": f"{place}/python", "PYTHONDONTWRITEBYTECODE": "1"} if self.wheels else {}),
             **dict(self.env),
         }
-        archives = (shlex.quote(f"{place}/sources/{source.file}") for source in self.sources)
+        archives = (shlex.quote(f"{place}/archives/{source.file}") for source in self.sources)
         lines = (
             "set -eu",
             "umask 022",

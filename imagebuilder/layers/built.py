@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 _COPY = 1 << 20
 _PLACE = f"/{HANDED}"
 _PRODUCT = "product.tar"
+# The line with which compile.sh begins the steps; and whose failure it is without that line.
+_BEGINS = "compiling"
+_SYSTEM, _ROOT = "making the system failed", "compiling failed, or making the root for it"
 
 
 def build_built_layer(
@@ -84,13 +87,13 @@ def _hand_in_sources(
     layer: BuiltLayer, downloads: Mapping[str, Path], below: tuple[Path, ...], handed: Path
 ) -> tuple[str, ...]:
     """Lay out what the steps need; returns the names of what was added."""
-    for part in ("sources", "python", "below"):
+    for part in ("archives", "python", "below"):
         (handed / part).mkdir()
     hooks = resources.files("imagebuilder.layers").joinpath("built_hooks")
     (handed / "hooks/compile.sh").write_bytes(hooks.joinpath("compile.sh").read_bytes())
     for source in layer.sources:
         check_bytes(downloads[source.sha256], source.sha256, source.file)
-        shutil.copyfile(downloads[source.sha256], handed / "sources" / source.file)
+        shutil.copyfile(downloads[source.sha256], handed / "archives" / source.file)
     for wheel in layer.wheels:
         check_bytes(downloads[wheel.sha256], wheel.sha256, wheel.file)
         # Only modules: what a step needs of a wheel it runs as `python -m`.
@@ -99,7 +102,7 @@ def _hand_in_sources(
     for number, blob in enumerate(below):
         shutil.copyfile(blob, handed / "below" / f"{number:02}.tar.gz")
     (handed / "build.sh").write_text(layer.script(_PLACE), encoding="utf-8")
-    return "sources", "python", "below", "build.sh", "hooks/compile.sh"
+    return "archives", "python", "below", "build.sh", "hooks/compile.sh"
 
 
 def _write(layer: BuiltLayer, made: tarfile.TarFile, out: BinaryIO) -> None:
@@ -159,10 +162,12 @@ def _mode(path: str, mode: int) -> int:
 
 
 def _explained(error: BuildError, layer: BuiltLayer) -> BuildError:
-    problem = error.problems[0]
+    """Leave out what the packages said before the first step."""
+    message = error.problems[0].message
+    begin, _, said = message.partition(f"\n{_BEGINS}\n")
     return BuildError(
-        problem.message.replace("making the system failed", f"compiling {layer.component} failed"),
+        f"compiling {layer.component} failed:\n{said}" if said else begin.replace(_SYSTEM, _ROOT),
         where=f"{layer.component} {layer.version}",
-        hint="the last lines above are the compiler's or the configure script's own; "
+        hint="the last lines are the compiler's or the configure script's own; "
         "leave it out of `build:` to take the suite's package",
     )

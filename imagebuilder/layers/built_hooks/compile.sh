@@ -10,6 +10,8 @@ for layer in "$root"/imagebuilder/below/*; do
     [ ! -e "$layer" ] || tar -x -z -C "$root" --keep-directory-symlink --numeric-owner -f "$layer"
 done
 inside /sbin/ldconfig
+# What comes after this line is the component's own; an error shows it.
+echo "compiling" >&2
 mkdir "$root/imagebuilder/product"
 inside sh -eu /imagebuilder/build.sh
 # The one thing that leaves this root. Order, owners and times are the layer's own concern.
