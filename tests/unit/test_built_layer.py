@@ -169,3 +169,21 @@ def test_the_script_is_one_that_a_shell_takes() -> None:
     assert "export CC=gcc-14" in lines
     assert "cd /usr/src/hello-1.0" in lines
     assert lines[-1] == "ln -s 'a b' \"$DESTDIR\"/c"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Setting up gcc (14) ...\ncompiling\nx.c:1: error: no", "compiling hello failed:\nx.c:1: error: no"),
+        ("make: *** [all] Error 2", "compiling failed, or making the root for it:\nmake: *** [all] Error 2"),
+    ],
+)
+def test_a_step_that_fails_is_told_in_its_own_words(make: Make, said: str, shown: str) -> None:
+    def fail(_tar: tarfile.TarFile) -> None:
+        raise BuildError(f"making the system failed:\n{said}", where="debian trixie")
+
+    with pytest.raises(BuildError) as caught:
+        make(layer(), fail)
+    (problem,) = caught.value.problems
+    assert (problem.where, problem.message) == ("hello 1.0", shown)
+    assert "take the suite's package" in problem.hint

@@ -1,166 +1,100 @@
-"""The embedded engine on an image of wheels alone: what rots in the store is found, and mended."""
+"""The embedded engine: what is compiled comes after the system, in the caller's thread, of shared files."""
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from imagebuilder.errors import BuildError, FetchError, StoreError
-from imagebuilder.store import Store
-from tests.support import wheelimage
-from tests.support.wheels import locked, make_wheel
+from imagebuilder import emulation, supply
+from imagebuilder import plan as plans
+from imagebuilder.engines import embedded
+from imagebuilder.engines.embedded import Workshop
+from imagebuilder.lock import Build, Lock, Source
+from imagebuilder.progress import LineProgress
+from imagebuilder.site import Site
+from imagebuilder.store import LayerRecord, Store
+from tests.unit import samples
+
+SHARED = samples.deb("libc6", "2.41-12").model_copy(update={"sha256": "a" * 64, "size": 1})
+OWN = samples.deb("gcc").model_copy(update={"sha256": "b" * 64, "size": 1})
 
 
-@pytest.fixture
-def wheels(tmp_path: Path) -> Path:
-    wheelimage.make_wheels(tmp_path / "wheels", count=3, size=2000)
-    return tmp_path / "wheels"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-def rewrite(path: Path, data: bytes) -> None:
-    path.chmod(0o644)
-    path.write_bytes(data)
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    rewrite(path, bytes(data))
-
-
-def truncate(path: Path) -> None:
-    rewrite(path, path.read_bytes()[:-10])
-
-
-def downloads(store: Store) -> list[Path]:
-    return sorted((store.root / "downloads" / "sha256").iterdir())
-
-
-def forget_layers(store: Store) -> None:
-    for key in store.layer_keys():
-        store.layer_path(key).unlink()
-
-
-def test_a_build_and_a_second_one(wheels: Path, store: Store) -> None:
-    first = wheelimage.build(wheels, store)
-    assert (first.made, first.reused) == (4, 0)
-    assert first.fetched == sum(path.stat().st_size for path in wheels.iterdir())
-    again = wheelimage.build(wheels, store)
-    assert (again.made, again.reused, again.fetched) == (0, 4, 0)
-    assert again.image == first.image
-
-
-@pytest.mark.parametrize("damage", [flip, truncate])
-def test_a_damaged_download_is_named_and_fetched_again(
-    damage: Callable[[Path], None], wheels: Path, store: Store
-) -> None:
-    sound = wheelimage.build(wheels, store)
-    forget_layers(store)
-    victims = downloads(store)[:2]
-    for path in victims:
-        damage(path)
-    log = io.StringIO()
-    again = wheelimage.build(wheels, store, log)
-    assert again.image == sound.image
-    assert again.fetched == sum(path.stat().st_size for path in victims)
-    # One that is shorter counts as absent from the start.
-    assert log.getvalue().count("is damaged: it is fetched again") == (2 if damage is flip else 0)
-    for path in victims:
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
-
-
-def test_a_download_swapped_for_another_is_fetched_again(wheels: Path, store: Store, tmp_path: Path) -> None:
-    sound = wheelimage.build(wheels, store)
-    forget_layers(store)
-    victim = downloads(store)[0]
-    # A wheel in order, of the same name and length, but another one.
-    name, version = next(
-        path.name.split("-")[:2] for path in wheels.iterdir() if locked(path).sha256 == victim.name
+def build_of(component: str, digit: str, *, path: str) -> Build:
+    source = Source(
+        name=component, version="1", path=path, file=f"{component}.tar", size=1, sha256=digit * 64
     )
-    data = b"\0" * 2000
-    other = make_wheel(tmp_path, {f"{name}/data.bin": data}, name=name, version=version).read_bytes()
-    rewrite(victim, other.ljust(victim.stat().st_size, b"\0"))
-    assert wheelimage.build(wheels, store).image == sound.image
+    return Build(
+        component=component, version="5.0.7", packages=(), system=("libc6",), debs=(OWN,), wheels=(),
+        sources=(source,),
+    )  # fmt: skip
 
 
-def test_what_the_index_holds_in_another_form_is_refused(wheels: Path, store: Store) -> None:
-    """The damage is where the bytes come from: fetching again does not help, and nothing is made of it."""
-    image, lock = wheelimage.plan(tuple(wheels.iterdir()))
-    flip(min(wheels.iterdir()))
-    with pytest.raises(FetchError, match=r"part0-1\.0-py3"):
-        wheelimage.build_plan(image, lock, wheels, store)
-    assert store.image("wheels") is None
+LOCK: Lock = samples.lock(
+    format=2,
+    debs=(SHARED,),
+    wheels=(),
+    builds=(build_of("openmpi", "1", path="pool/x"), build_of("mpi4py", "2", path="")),
+)
+RECIPE = samples.recipe(pins={"openmpi": "5.0", "mpi4py": "4"}, build=("mpi4py", "openmpi"))
 
 
-def test_a_rotten_wheel_of_a_layer_that_is_there_does_not_stop_a_build(wheels: Path, store: Store) -> None:
-    sound = wheelimage.build(wheels, store)
-    rotten, wanted = downloads(store)[:2]
-    image, _ = wheelimage.plan(tuple(wheels.iterdir()))
-    gone = next(layer for layer in image.layers if wanted.name in layer.key or wanted.name in str(layer))
-    store.layer_path(gone.key).unlink()
-    rewrite(rotten, b"\0" * rotten.stat().st_size)
-    log = io.StringIO()
-    assert wheelimage.build(wheels, store, log).image == sound.image
-    assert "is damaged: it is removed" in log.getvalue()
-    assert not rotten.exists()
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """What was made: name, how many blobs it stands on, and the thread."""
+    order: list[tuple[str, int, int]] = []
+
+    def fetch(
+        packages: Sequence[Any], _lock: Lock, store: Store, _site: Site, *,
+        advance: Callable[[str, int], None], finished: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        assert len({package.sha256 for package in packages}) in {0, 4}
+        for sha256 in {package.sha256: None for package in packages}:
+            store.download(sha256).parent.mkdir(parents=True, exist_ok=True)
+            store.download(sha256).write_bytes(b"x")
+            advance(sha256, 0)
+            finished(sha256)
+
+    def record(name: str, below: int, store: Store) -> LayerRecord:
+        order.append((name, below, threading.get_ident()))
+        digest, size = store.put_bytes(name.encode())
+        return LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type="x")
+
+    def system(_layer: object, _debs: object, store: Store, *_: object, **__: object) -> LayerRecord:
+        return record("system", 0, store)
+
+    def compiled(
+        layer: plans.BuiltLayer, files: dict[str, Path], below: Sequence[Path], store: Store, *_: object,
+        **__: object,
+    ) -> LayerRecord:  # fmt: skip
+        assert all(file.is_file() for file in files.values())
+        assert [path.read_bytes() for path in below] == [b"openmpi"][: len(below)]
+        return record(layer.component, len(below), store)
+
+    monkeypatch.setattr(supply, "fetch", fetch)
+    monkeypatch.setattr(embedded, "build_os_layer", system)
+    monkeypatch.setattr(embedded, "build_built_layer", compiled)
+    monkeypatch.setattr(emulation, "require", lambda _platform: None)
+    return order
 
 
-def test_wheels_that_clash_are_refused_all_the_same(wheels: Path, store: Store) -> None:
-    make_wheel(wheels, {"part0/data.bin": b"other"}, name="thief")
-    with pytest.raises(BuildError, match=r"part0/data\.bin"):
-        wheelimage.build(wheels, store)
-
-
-@pytest.mark.parametrize("damage", [truncate, Path.unlink])
-def test_a_torn_blob_is_made_again(damage: Callable[[Path], None], wheels: Path, store: Store) -> None:
-    sound = wheelimage.build(wheels, store)
-    blob = store.blob(sound.image.layers[0].record.digest)
-    damage(blob)
-    again = wheelimage.build(wheels, store)
-    assert (again.made, again.fetched, again.image) == (1, 0, sound.image)
-    assert store.has_blob(sound.image.layers[0].record.digest, sound.image.layers[0].record.size)
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"digest": "sha256:0"}', "null", "\0\0"])
-def test_a_damaged_record_of_a_layer_is_made_again(text: str, wheels: Path, store: Store) -> None:
-    sound = wheelimage.build(wheels, store)
-    store.layer_path(store.layer_keys()[0]).write_text(text)
-    again = wheelimage.build(wheels, store)
-    assert (again.made, again.image) == (1, sound.image)
-
-
-def test_a_record_swapped_for_another_layer_s_is_made_again(wheels: Path, store: Store) -> None:
-    sound = wheelimage.build(wheels, store)
-    one, other = store.layer_keys()[:2]
-    store.layer_path(other).write_bytes(store.layer_path(one).read_bytes())
-    again = wheelimage.build(wheels, store)
-    assert (again.made, again.image) == (1, sound.image)
-
-
-@pytest.mark.parametrize("refused", ["hardlink_to"])
-def test_a_file_system_without_hard_links(
-    refused: str, wheels: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+def test_what_is_compiled_comes_after_the_system_and_on_what_it_needs(
+    made: list[tuple[str, int, int]], tmp_path: Path
 ) -> None:
-    sound = wheelimage.build(wheels, Store(store.root.parent / "with-links"))
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, os.strerror(1))
-
-    monkeypatch.setattr(Path, refused, refuse)
-    assert wheelimage.build(wheels, store).image == sound.image
-
-
-def test_a_store_that_may_not_be_written_is_said(wheels: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="cannot be written"):
-        wheelimage.build(wheels, Store(tmp_path / "file" / "store"))
+    plan = plans.plan(RECIPE, LOCK, ())
+    store = Store(tmp_path)
+    shop = Workshop(lock=LOCK, store=store, site=Site(), progress=LineProgress(io.StringIO()))
+    built = embedded.build(plan, shop)
+    here = threading.get_ident()
+    assert made == [("system", 0, here), ("openmpi", 0, here), ("mpi4py", 1, here)]
+    assert (built.made, built.reused) == (4, 0)
+    again = embedded.build(plan, shop)
+    assert (again.made, again.reused) == (0, 4)
+    # Another system, the same components: they are not compiled again.
+    more = LOCK.model_copy(update={"debs": (*LOCK.debs, OWN.model_copy(update={"name": "htop"}))})
+    third = embedded.build(plans.plan(RECIPE, more, ()), shop)
+    assert (third.made, made[-1][0]) == (1, "system")

@@ -1,3 +1,5 @@
+import dataclasses
+
 from imagebuilder import plan as plans
 from imagebuilder.plan import Entry, FilesLayer, OsLayer, WheelLayer
 from tests.unit import samples
@@ -116,3 +118,12 @@ def test_links_of_the_catalog_and_files_are_sorted_into_the_settings() -> None:
     assert paths == sorted(paths)
     assert {"/etc/x", "/usr/local/bin/gcc"} <= set(paths)
     assert next(e.text for e in settings.entries if e.path == "/usr/local/bin/gcc") == "/usr/bin/gcc-14"
+
+
+def test_sections_that_a_base_leaves_out_are_known_by_the_packages() -> None:
+    layer = plans.plan(samples.recipe(), samples.lock(), ()).layers[0]
+    assert isinstance(layer, OsLayer)
+    assert layer.sections == ()
+    path = "pool/non-free/n/nvidia-cuda-toolkit/nvidia-cuda-toolkit_12.4.131_amd64.deb"
+    deb = samples.deb("nvidia-cuda-toolkit").model_copy(update={"path": path})
+    assert dataclasses.replace(layer, debs=(*layer.debs, deb)).sections == ("non-free",)

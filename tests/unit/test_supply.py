@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from imagebuilder import supply
+from imagebuilder.download import Download
 from imagebuilder.errors import StoreError
-from imagebuilder.lock import Wheel
+from imagebuilder.lock import Source, Wheel
 from imagebuilder.site import Site
 from imagebuilder.store import Store
 from tests.unit import samples
@@ -59,3 +60,33 @@ def test_a_folder_that_cannot_be_written_is_said(store: Store, wheel: Wheel, tmp
 def test_files_are_named_as_where_they_come_from() -> None:
     assert supply.file_name(samples.deb("gcc-14", "14.2.0-19")) == "gcc-14_14.2.0-19_amd64.deb"
     assert supply.file_name(samples.wheel("torch", "2.10.0")) == "torch-2.10.0-py3-none-any.whl"
+
+
+def test_sources_come_from_the_pool_or_the_index(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, tuple[str, ...]] = {}
+
+    def take(items: list[Download], *_: object) -> None:
+        asked.update({item.name: item.urls for item in items})
+
+    pooled = Source(
+        name="openmpi",
+        version="5.0.7-1",
+        suite="bookworm",
+        path="pool/main/o/openmpi/openmpi_5.0.7.orig.tar.xz",
+        file="openmpi_5.0.7.orig.tar.xz",
+        size=1,
+        sha256="1" * 64,
+    )
+    sdist = Source(name="mpi4py", version="4.1.1", file="mpi4py-4.1.1.tar.gz", size=1, sha256="2" * 64)
+    monkeypatch.setattr("imagebuilder.download.fetch", take)
+    monkeypatch.setattr(
+        "imagebuilder.resolve.builds.locate_sdists", lambda *_: {"2" * 64: ("https://index.example/x",)}
+    )
+    site = Site(apt_mirror="http://mirror.example/debian", apt_security_mirror="http://mirror.example/s")
+    lock = samples.lock(debs=(samples.deb("libc6", "2.41-12"),))
+    supply.fetch((sdist, pooled), lock, store, site, advance=lambda _k, _c: None, finished=lambda _k: None)
+    assert asked == {
+        "openmpi_5.0.7.orig.tar.xz": (f"http://mirror.example/debian/{pooled.path}",),
+        "mpi4py-4.1.1.tar.gz": ("https://index.example/x",),
+    }
+    assert [supply.file_name(item) for item in (pooled, sdist)] == [pooled.file, sdist.file]
