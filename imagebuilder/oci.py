@@ -72,6 +72,7 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
         tags=plan.tags,
         lock=plan.lock_checksum,
         platform=plan.platform,
+        siblings=plan.siblings,
         layers=tuple(
             ImageLayer(record=record, title=layer.title, component=_component(layer))
             for layer, record in zip(plan.layers, layers, strict=True)

@@ -214,7 +214,10 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Ordered layers (the lowest first), the config and the tags of one image; the first tag is its own."""
+    """Ordered layers (the lowest first), the config and the tags of one image; the first tag is its own.
+
+    `siblings` are all platforms of its recipe, its own among them.
+    """
 
     name: str
     architecture: str
@@ -222,6 +225,7 @@ class Plan:
     config: Config
     tags: tuple[str, ...]
     lock_checksum: str
+    siblings: tuple[str, ...] = (platforms.DEFAULT,)
 
     @property
     def tag(self) -> str:
@@ -267,6 +271,7 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
         config=_config(recipe, lock, user),
         tags=image_tags(recipe, lock),
         lock_checksum=lock.checksum,
+        siblings=recipe.platforms,
     )
 
 

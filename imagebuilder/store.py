@@ -90,6 +90,7 @@ class ImageRecord:
         layers: the lowest first.
         tags: to push it under, as the recipe said when it was built; empty in records of older versions.
         platform: that it is for, as in `linux/arm64`.
+        siblings: all platforms of its recipe.
 
     """
 
@@ -102,6 +103,7 @@ class ImageRecord:
     layers: tuple[ImageLayer, ...]
     tags: tuple[str, ...] = ()
     platform: str = platforms.DEFAULT
+    siblings: tuple[str, ...] = (platforms.DEFAULT,)
 
     @property
     def key(self) -> str:

@@ -325,10 +325,10 @@ def last_images(target: str, store: Store, platform: str | None = "") -> Last | 
     """
     if not is_recipe(target):
         images = store.images(target) if recipes.is_name(target) else ()
-        index = store.index(target) if images else None
         if not images:
             return None
-        wanted: Collection[str] = [image.platform for image in (index.images if index else images)]
+        # Each build forgets the images for platforms that its recipe no longer has.
+        index, wanted = store.index(target), tuple(dict.fromkeys(p for i in images for p in i.siblings))
     else:
         recipe = recipes.load(Path(target), catalog.names())
         images, index, wanted = store.images(recipe.name), store.index(recipe.name), recipe.platforms
