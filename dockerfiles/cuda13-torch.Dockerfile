@@ -2,270 +2,323 @@
 #
 #   docker buildx build --file cuda13-torch.Dockerfile --tag cuda13-torch:torch2.15.0-cu13.2-py3.13-trixie .
 #
-# Behind a proxy with a certificate authority of its own, or with a private index, give the settings as secrets;
+# Behind a proxy with a certificate authority of its own, or with private mirrors, give the settings as secrets;
 # they are mounted for single steps and never become part of a layer:
 #
-#   --secret id=ca,src=/etc/ssl/certs/ca-certificates.crt --secret id=pip,src=$HOME/.config/pip/pip.conf
+#   --secret id=ca,src=/etc/ssl/certs/ca-certificates.crt    authorities to trust
+#   --secret id=pip,src=$HOME/.config/pip/pip.conf           where wheels are
+#   --secret id=apt,src=apt.conf                             how apt reaches its archive, as apt.conf(5) has it
+#   --secret id=sources,src=mirror.sources                   the archive itself, as sources.list(5) has it
+#   --build-arg https_proxy=ADDRESS                          a proxy; in no layer and no history
+#
+# Without a registry, or without the archive, folders of this host stand in for them:
+#
+#   --build-context debian:trixie=oci-layout://FOLDER         the base, as an OCI image
+#   --build-context debs=FOLDER                              the packages, as files that end in .deb
+
+# ---- the packages as files, where they are at hand: a build context of this name takes the stage's place
+FROM scratch AS debs
 
 # ---- debian trixie, 241 packages
 FROM debian:trixie AS os
-ENV DEBIAN_FRONTEND=noninteractive
-# Exact versions: when the archive has moved on, this step fails instead of installing something else.
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked,id=apt-trixie \
+RUN --mount=type=bind,from=debs,target=/run/debs \
+    --mount=type=secret,id=apt,target=/run/secrets/apt.conf \
+    --mount=type=secret,id=sources,target=/run/secrets/apt.sources \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    --mount=type=cache,target=/var/cache/apt,sharing=locked,id=apt-trixie \
     --mount=type=tmpfs,target=/var/lib/apt/lists \
-    --mount=type=tmpfs,target=/var/log \
-    apt-get update \
- && apt-get install -y --no-install-recommends --allow-downgrades \
-      adduser=3.152 \
-      apt=3.0.4 \
-      autoconf=2.72-3.1 \
-      automake=1:1.17-4 \
-      autotools-dev=20240727.1 \
-      base-files=13.8+deb13u7 \
-      base-passwd=3.6.7 \
-      bash=5.2.37-2+b10 \
-      binutils=2.44-3 \
-      binutils-common=2.44-3 \
-      binutils-x86-64-linux-gnu=2.44-3 \
-      bsdutils=1:2.41.5-0+deb13u1 \
-      ca-certificates=20250419+deb13u1 \
-      coreutils=9.7-3 \
-      cpp-14=14.2.0-19 \
-      cpp-14-x86-64-linux-gnu=14.2.0-19 \
-      dash=0.5.12-12 \
-      debconf=1.5.91 \
-      debian-archive-keyring=2025.1 \
-      debianutils=5.23.2 \
-      diffutils=1:3.10-4 \
-      dpkg=1.22.22 \
-      findutils=4.10.0-3 \
-      g++-14=14.2.0-19 \
-      g++-14-x86-64-linux-gnu=14.2.0-19 \
-      gcc-14=14.2.0-19 \
-      gcc-14-base=14.2.0-19 \
-      gcc-14-x86-64-linux-gnu=14.2.0-19 \
-      gfortran-14=14.2.0-19 \
-      gfortran-14-x86-64-linux-gnu=14.2.0-19 \
-      grep=3.11-4 \
-      gzip=1.13-1+deb13u1 \
-      hostname=3.25 \
-      ibverbs-providers=56.1-1 \
-      ibverbs-utils=56.1-1 \
-      init-system-helpers=1.69~deb13u1 \
-      iproute2=6.15.0-1 \
-      libacl1=2.3.2-2+b1 \
-      libamd-comgr2=6.0+git20231212.4510c28+dfsg-3+b2 \
-      libamdhip64-5=5.7.1-6+deb13u1 \
-      libapparmor1=4.1.0-1 \
-      libapt-pkg7.0=3.0.4 \
-      libasan8=14.2.0-19 \
-      libatomic1=14.2.0-19 \
-      libattr1=1:2.5.2-3 \
-      libaudit-common=1:4.0.2-2+deb13u1 \
-      libaudit1=1:4.0.2-2+deb13u1 \
-      libbinutils=2.44-3 \
-      libblkid1=2.41.5-0+deb13u1 \
-      libbpf1=1:1.5.0-3 \
-      libbsd0=0.12.2-2 \
-      libbz2-1.0=1.0.8-6 \
-      libc-bin=2.41-12+deb13u4 \
-      libc-dev-bin=2.41-12+deb13u4 \
-      libc6=2.41-12+deb13u4 \
-      libc6-dev=2.41-12+deb13u4 \
-      libcap-ng0=0.8.5-4+b1 \
-      libcap2=1:2.75-10+deb13u1+b3 \
-      libcap2-bin=1:2.75-10+deb13u1+b3 \
-      libcbor0.10=0.10.2-2 \
-      libcc1-0=14.2.0-19 \
-      libcom-err2=1.47.2-3+b12 \
-      libcrypt-dev=1:4.4.38-1 \
-      libcrypt1=1:4.4.38-1 \
-      libctf-nobfd0=2.44-3 \
-      libctf0=2.44-3 \
-      libdb5.3t64=5.3.28+dfsg2-9 \
-      libdebconfclient0=0.280 \
-      libdrm-amdgpu1=2.4.124-2 \
-      libdrm-common=2.4.124-2 \
-      libdrm2=2.4.124-2 \
-      libedit2=3.1-20250104-1 \
-      libelf1t64=0.192-4 \
-      libevent-2.1-7t64=2.1.13-stable-1~deb13u1 \
-      libevent-core-2.1-7t64=2.1.13-stable-1~deb13u1 \
-      libevent-dev=2.1.13-stable-1~deb13u1 \
-      libevent-extra-2.1-7t64=2.1.13-stable-1~deb13u1 \
-      libevent-openssl-2.1-7t64=2.1.13-stable-1~deb13u1 \
-      libevent-pthreads-2.1-7t64=2.1.13-stable-1~deb13u1 \
-      libexpat1=2.9.0-1~deb13u1 \
-      libfabric1=2.1.0-1.1 \
-      libffi8=3.4.8-2 \
-      libfido2-1=1.15.0-1+b1 \
-      libfuse3-4=3.17.2-3 \
-      libgcc-14-dev=14.2.0-19 \
-      libgcc-s1=14.2.0-19 \
-      libgdbm-compat4t64=1.24-2 \
-      libgdbm6t64=1.24-2 \
-      libgfortran-14-dev=14.2.0-19 \
-      libgfortran5=14.2.0-19 \
-      libgmp10=2:6.3.0+dfsg-3 \
-      libgomp1=14.2.0-19 \
-      libgprofng0=2.44-3 \
-      libgssapi-krb5-2=1.21.3-5+deb13u1 \
-      libhogweed6t64=3.10.1-1 \
-      libhsa-runtime64-1=6.1.2-3 \
-      libhsakmt1=6.2.4+ds-1 \
-      libhwasan0=14.2.0-19 \
-      libhwloc-dev=2.12.0-4 \
-      libhwloc-plugins=2.12.0-4 \
-      libhwloc15=2.12.0-4 \
-      libibmad5=56.1-1 \
-      libibumad3=56.1-1 \
-      libibverbs-dev=56.1-1 \
-      libibverbs1=56.1-1 \
-      libisl23=0.27-1 \
-      libitm1=14.2.0-19 \
-      libjansson4=2.14-2+b3 \
-      libjs-jquery=3.6.1+dfsg+~3.5.14-1 \
-      libjs-jquery-ui=1.13.2+dfsg-1 \
-      libk5crypto3=1.21.3-5+deb13u1 \
-      libkeyutils1=1.6.3-6 \
-      libkmod2=34.2-2 \
-      libkrb5-3=1.21.3-5+deb13u1 \
-      libkrb5support0=1.21.3-5+deb13u1 \
-      liblastlog2-2=2.41.5-0+deb13u1 \
-      libllvm17t64=1:17.0.6-22+b2 \
-      liblsan0=14.2.0-19 \
-      libltdl-dev=2.5.4-4 \
-      libltdl7=2.5.4-4 \
-      liblz4-1=1.10.0-4 \
-      liblzma5=5.8.1-1+deb13u2 \
-      libmd0=1.1.0-2+b1 \
-      libmnl0=1.0.5-3 \
-      libmount1=2.41.5-0+deb13u1 \
-      libmpc3=1.3.1-1+b3 \
-      libmpfr6=4.2.2-1 \
-      libmunge2=0.5.16-1.1~deb13u1 \
-      libncursesw6=6.5+20250216-2 \
-      libnettle8t64=3.10.1-1 \
-      libnl-3-200=3.7.0-2 \
-      libnl-3-dev=3.7.0-2 \
-      libnl-route-3-200=3.7.0-2 \
-      libnl-route-3-dev=3.7.0-2 \
-      libnuma-dev=2.0.19-1 \
-      libnuma1=2.0.19-1 \
-      libopenmpi-dev=5.0.7-1 \
-      libopenmpi40=5.0.7-1 \
-      libpam-modules=1.7.0-5 \
-      libpam-modules-bin=1.7.0-5 \
-      libpam-runtime=1.7.0-5 \
-      libpam0g=1.7.0-5 \
-      libpciaccess0=0.17-3+b3 \
-      libpcre2-8-0=10.46-1~deb13u3 \
-      libperl5.40=5.40.1-6+deb13u1 \
-      libpmix-dev=5.0.7-1 \
-      libpmix2t64=5.0.7-1 \
-      libproc2-0=2:4.0.4-9 \
-      libpsm2-2=11.2.185-2.1 \
-      libpython3-stdlib=3.13.5-1 \
-      libpython3.13-minimal=3.13.5-2+deb13u5 \
-      libpython3.13-stdlib=3.13.5-2+deb13u5 \
-      libquadmath0=14.2.0-19 \
-      librdmacm1t64=56.1-1 \
-      libreadline8t64=8.2-6 \
-      libseccomp2=2.6.0-2 \
-      libselinux1=3.8.1-1 \
-      libsemanage-common=3.8.1-1 \
-      libsemanage2=3.8.1-1 \
-      libsepol2=3.8.1-1 \
-      libsframe1=2.44-3 \
-      libsmartcols1=2.41.5-0+deb13u1 \
-      libsqlite3-0=3.46.1-7+deb13u2 \
-      libssl3t64=3.5.7-1~deb13u3 \
-      libstdc++-14-dev=14.2.0-19 \
-      libstdc++6=14.2.0-19 \
-      libsystemd-shared=257.13-1~deb13u1 \
-      libsystemd0=257.13-1~deb13u1 \
-      libtext-charwidth-perl=0.04-11+b4 \
-      libtext-wrapi18n-perl=0.06-10 \
-      libtinfo6=6.5+20250216-2 \
-      libtirpc-common=1.3.6+ds-1 \
-      libtirpc3t64=1.3.6+ds-1 \
-      libtsan2=14.2.0-19 \
-      libubsan1=14.2.0-19 \
-      libucx0=1.18.1+ds-2+b1 \
-      libudev1=257.13-1~deb13u1 \
-      libuuid1=2.41.5-0+deb13u1 \
-      libwrap0=7.6.q-36 \
-      libwtmpdb0=0.73.0-3+deb13u1 \
-      libx11-6=2:1.8.12-1 \
-      libx11-data=2:1.8.12-1 \
-      libxau6=1:1.0.11-1 \
-      libxcb1=1.17.0-2+b1 \
-      libxdmcp6=1:1.1.5-1 \
-      libxext6=2:1.3.4-1+b3 \
-      libxml2=2.12.7+dfsg+really2.9.14-2.1+deb13u3 \
-      libxnvctrl0=535.171.04-1+b2 \
-      libxtables12=1.8.11-2 \
-      libxxhash0=0.8.3-2 \
-      libz3-4=4.13.3-1 \
-      libze1=1.20.6-1 \
-      libzstd1=1.5.7+dfsg-1 \
-      linux-libc-dev=6.12.117-1 \
-      login.defs=1:4.17.4-2 \
-      m4=1.4.19-8 \
-      make=4.4.1-2 \
-      mawk=1.3.4.20250131-1 \
-      media-types=13.0.0 \
-      mount=2.41.5-0+deb13u1 \
-      ncurses-base=6.5+20250216-2 \
-      ncurses-bin=6.5+20250216-2 \
-      netbase=6.5 \
-      ocl-icd-libopencl1=2.3.3-1 \
-      openmpi-bin=5.0.7-1 \
-      openmpi-common=5.0.7-1 \
-      openssh-client=1:10.0p1-7+deb13u4 \
-      openssh-server=1:10.0p1-7+deb13u4 \
-      openssh-sftp-server=1:10.0p1-7+deb13u4 \
-      openssl=3.5.7-1~deb13u3 \
-      openssl-provider-legacy=3.5.7-1~deb13u3 \
-      passwd=1:4.17.4-2 \
-      perl=5.40.1-6+deb13u1 \
-      perl-base=5.40.1-6+deb13u1 \
-      perl-modules-5.40=5.40.1-6+deb13u1 \
-      procps=2:4.0.4-9 \
-      python3=3.13.5-1 \
-      python3-minimal=3.13.5-1 \
-      python3-pip-whl=25.1.1+dfsg-1 \
-      python3-setuptools-whl=78.1.1-0.1 \
-      python3-venv=3.13.5-1 \
-      python3.13=3.13.5-2+deb13u5 \
-      python3.13-minimal=3.13.5-2+deb13u5 \
-      python3.13-venv=3.13.5-2+deb13u5 \
-      rdma-core=56.1-1 \
-      readline-common=8.2-6 \
-      rpcsvc-proto=1.4.3-1 \
-      runit-helper=2.16.4 \
-      sed=4.9-2+deb13u1 \
-      sensible-utils=0.0.25 \
-      sqv=1.3.0-3+b2 \
-      systemd=257.13-1~deb13u1 \
-      sysvinit-utils=3.14-4 \
-      tar=1.35+dfsg-3.1 \
-      tini=0.19.0-3+b8 \
-      tzdata=2026f-0+deb13u1 \
-      ucf=3.0052 \
-      udev=257.13-1~deb13u1 \
-      util-linux=2.41.5-0+deb13u1 \
-      zlib1g=1:1.3.dfsg+really1.3.1-1+deb13u1 \
-      zlib1g-dev=1:1.3.dfsg+really1.3.1-1+deb13u1
+    --mount=type=tmpfs,target=/tmp \
+    <<'IMAGEBUILDER_END_OF_FILE'
+# install the packages
+set -eu
+umask 022
+export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true LC_ALL=C.UTF-8 TZ=UTC
+# What is compiled or hashed while installing does not depend on the day.
+export SOURCE_DATE_EPOCH=0 PYTHONHASHSEED=0 PERL_HASH_SEED=0
+export APT_CONFIG=/tmp/apt.conf
+{
+    echo 'Acquire::Retries "3";'
+    [ ! -e /run/secrets/apt.conf ] || cat /run/secrets/apt.conf
+    [ ! -e /run/secrets/ca.crt ] || echo 'Acquire::https::CaInfo "/run/secrets/ca.crt";'
+    [ ! -e /run/secrets/apt.sources ] ||
+        echo 'Dir::Etc::SourceList "/run/secrets/apt.sources"; Dir::Etc::SourceParts "/dev/null";'
+} >"$APT_CONFIG"
+# Exact versions: when the archive has moved on, this step fails instead of installing something else.
+set -- \
+    adduser=3.152 \
+    apt=3.0.4 \
+    autoconf=2.72-3.1 \
+    automake=1:1.17-4 \
+    autotools-dev=20240727.1 \
+    base-files=13.8+deb13u7 \
+    base-passwd=3.6.7 \
+    bash=5.2.37-2+b10 \
+    binutils=2.44-3 \
+    binutils-common=2.44-3 \
+    binutils-x86-64-linux-gnu=2.44-3 \
+    bsdutils=1:2.41.5-0+deb13u1 \
+    ca-certificates=20250419+deb13u1 \
+    coreutils=9.7-3 \
+    cpp-14=14.2.0-19 \
+    cpp-14-x86-64-linux-gnu=14.2.0-19 \
+    dash=0.5.12-12 \
+    debconf=1.5.91 \
+    debian-archive-keyring=2025.1 \
+    debianutils=5.23.2 \
+    diffutils=1:3.10-4 \
+    dpkg=1.22.22 \
+    findutils=4.10.0-3 \
+    g++-14=14.2.0-19 \
+    g++-14-x86-64-linux-gnu=14.2.0-19 \
+    gcc-14=14.2.0-19 \
+    gcc-14-base=14.2.0-19 \
+    gcc-14-x86-64-linux-gnu=14.2.0-19 \
+    gfortran-14=14.2.0-19 \
+    gfortran-14-x86-64-linux-gnu=14.2.0-19 \
+    grep=3.11-4 \
+    gzip=1.13-1+deb13u1 \
+    hostname=3.25 \
+    ibverbs-providers=56.1-1 \
+    ibverbs-utils=56.1-1 \
+    init-system-helpers=1.69~deb13u1 \
+    iproute2=6.15.0-1 \
+    libacl1=2.3.2-2+b1 \
+    libamd-comgr2=6.0+git20231212.4510c28+dfsg-3+b2 \
+    libamdhip64-5=5.7.1-6+deb13u1 \
+    libapparmor1=4.1.0-1 \
+    libapt-pkg7.0=3.0.4 \
+    libasan8=14.2.0-19 \
+    libatomic1=14.2.0-19 \
+    libattr1=1:2.5.2-3 \
+    libaudit-common=1:4.0.2-2+deb13u1 \
+    libaudit1=1:4.0.2-2+deb13u1 \
+    libbinutils=2.44-3 \
+    libblkid1=2.41.5-0+deb13u1 \
+    libbpf1=1:1.5.0-3 \
+    libbsd0=0.12.2-2 \
+    libbz2-1.0=1.0.8-6 \
+    libc-bin=2.41-12+deb13u4 \
+    libc-dev-bin=2.41-12+deb13u4 \
+    libc6=2.41-12+deb13u4 \
+    libc6-dev=2.41-12+deb13u4 \
+    libcap-ng0=0.8.5-4+b1 \
+    libcap2=1:2.75-10+deb13u1+b3 \
+    libcap2-bin=1:2.75-10+deb13u1+b3 \
+    libcbor0.10=0.10.2-2 \
+    libcc1-0=14.2.0-19 \
+    libcom-err2=1.47.2-3+b12 \
+    libcrypt-dev=1:4.4.38-1 \
+    libcrypt1=1:4.4.38-1 \
+    libctf-nobfd0=2.44-3 \
+    libctf0=2.44-3 \
+    libdb5.3t64=5.3.28+dfsg2-9 \
+    libdebconfclient0=0.280 \
+    libdrm-amdgpu1=2.4.124-2 \
+    libdrm-common=2.4.124-2 \
+    libdrm2=2.4.124-2 \
+    libedit2=3.1-20250104-1 \
+    libelf1t64=0.192-4 \
+    libevent-2.1-7t64=2.1.13-stable-1~deb13u1 \
+    libevent-core-2.1-7t64=2.1.13-stable-1~deb13u1 \
+    libevent-dev=2.1.13-stable-1~deb13u1 \
+    libevent-extra-2.1-7t64=2.1.13-stable-1~deb13u1 \
+    libevent-openssl-2.1-7t64=2.1.13-stable-1~deb13u1 \
+    libevent-pthreads-2.1-7t64=2.1.13-stable-1~deb13u1 \
+    libexpat1=2.9.0-1~deb13u1 \
+    libfabric1=2.1.0-1.1 \
+    libffi8=3.4.8-2 \
+    libfido2-1=1.15.0-1+b1 \
+    libfuse3-4=3.17.2-3 \
+    libgcc-14-dev=14.2.0-19 \
+    libgcc-s1=14.2.0-19 \
+    libgdbm-compat4t64=1.24-2 \
+    libgdbm6t64=1.24-2 \
+    libgfortran-14-dev=14.2.0-19 \
+    libgfortran5=14.2.0-19 \
+    libgmp10=2:6.3.0+dfsg-3 \
+    libgomp1=14.2.0-19 \
+    libgprofng0=2.44-3 \
+    libgssapi-krb5-2=1.21.3-5+deb13u1 \
+    libhogweed6t64=3.10.1-1 \
+    libhsa-runtime64-1=6.1.2-3 \
+    libhsakmt1=6.2.4+ds-1 \
+    libhwasan0=14.2.0-19 \
+    libhwloc-dev=2.12.0-4 \
+    libhwloc-plugins=2.12.0-4 \
+    libhwloc15=2.12.0-4 \
+    libibmad5=56.1-1 \
+    libibumad3=56.1-1 \
+    libibverbs-dev=56.1-1 \
+    libibverbs1=56.1-1 \
+    libisl23=0.27-1 \
+    libitm1=14.2.0-19 \
+    libjansson4=2.14-2+b3 \
+    libjs-jquery=3.6.1+dfsg+~3.5.14-1 \
+    libjs-jquery-ui=1.13.2+dfsg-1 \
+    libk5crypto3=1.21.3-5+deb13u1 \
+    libkeyutils1=1.6.3-6 \
+    libkmod2=34.2-2 \
+    libkrb5-3=1.21.3-5+deb13u1 \
+    libkrb5support0=1.21.3-5+deb13u1 \
+    liblastlog2-2=2.41.5-0+deb13u1 \
+    libllvm17t64=1:17.0.6-22+b2 \
+    liblsan0=14.2.0-19 \
+    libltdl-dev=2.5.4-4 \
+    libltdl7=2.5.4-4 \
+    liblz4-1=1.10.0-4 \
+    liblzma5=5.8.1-1+deb13u2 \
+    libmd0=1.1.0-2+b1 \
+    libmnl0=1.0.5-3 \
+    libmount1=2.41.5-0+deb13u1 \
+    libmpc3=1.3.1-1+b3 \
+    libmpfr6=4.2.2-1 \
+    libmunge2=0.5.16-1.1~deb13u1 \
+    libncursesw6=6.5+20250216-2 \
+    libnettle8t64=3.10.1-1 \
+    libnl-3-200=3.7.0-2 \
+    libnl-3-dev=3.7.0-2 \
+    libnl-route-3-200=3.7.0-2 \
+    libnl-route-3-dev=3.7.0-2 \
+    libnuma-dev=2.0.19-1 \
+    libnuma1=2.0.19-1 \
+    libopenmpi-dev=5.0.7-1 \
+    libopenmpi40=5.0.7-1 \
+    libpam-modules=1.7.0-5 \
+    libpam-modules-bin=1.7.0-5 \
+    libpam-runtime=1.7.0-5 \
+    libpam0g=1.7.0-5 \
+    libpciaccess0=0.17-3+b3 \
+    libpcre2-8-0=10.46-1~deb13u3 \
+    libperl5.40=5.40.1-6+deb13u1 \
+    libpmix-dev=5.0.7-1 \
+    libpmix2t64=5.0.7-1 \
+    libproc2-0=2:4.0.4-9 \
+    libpsm2-2=11.2.185-2.1 \
+    libpython3-stdlib=3.13.5-1 \
+    libpython3.13-minimal=3.13.5-2+deb13u5 \
+    libpython3.13-stdlib=3.13.5-2+deb13u5 \
+    libquadmath0=14.2.0-19 \
+    librdmacm1t64=56.1-1 \
+    libreadline8t64=8.2-6 \
+    libseccomp2=2.6.0-2 \
+    libselinux1=3.8.1-1 \
+    libsemanage-common=3.8.1-1 \
+    libsemanage2=3.8.1-1 \
+    libsepol2=3.8.1-1 \
+    libsframe1=2.44-3 \
+    libsmartcols1=2.41.5-0+deb13u1 \
+    libsqlite3-0=3.46.1-7+deb13u2 \
+    libssl3t64=3.5.7-1~deb13u3 \
+    libstdc++-14-dev=14.2.0-19 \
+    libstdc++6=14.2.0-19 \
+    libsystemd-shared=257.13-1~deb13u1 \
+    libsystemd0=257.13-1~deb13u1 \
+    libtext-charwidth-perl=0.04-11+b4 \
+    libtext-wrapi18n-perl=0.06-10 \
+    libtinfo6=6.5+20250216-2 \
+    libtirpc-common=1.3.6+ds-1 \
+    libtirpc3t64=1.3.6+ds-1 \
+    libtsan2=14.2.0-19 \
+    libubsan1=14.2.0-19 \
+    libucx0=1.18.1+ds-2+b1 \
+    libudev1=257.13-1~deb13u1 \
+    libuuid1=2.41.5-0+deb13u1 \
+    libwrap0=7.6.q-36 \
+    libwtmpdb0=0.73.0-3+deb13u1 \
+    libx11-6=2:1.8.12-1 \
+    libx11-data=2:1.8.12-1 \
+    libxau6=1:1.0.11-1 \
+    libxcb1=1.17.0-2+b1 \
+    libxdmcp6=1:1.1.5-1 \
+    libxext6=2:1.3.4-1+b3 \
+    libxml2=2.12.7+dfsg+really2.9.14-2.1+deb13u3 \
+    libxnvctrl0=535.171.04-1+b2 \
+    libxtables12=1.8.11-2 \
+    libxxhash0=0.8.3-2 \
+    libz3-4=4.13.3-1 \
+    libze1=1.20.6-1 \
+    libzstd1=1.5.7+dfsg-1 \
+    linux-libc-dev=6.12.117-1 \
+    login.defs=1:4.17.4-2 \
+    m4=1.4.19-8 \
+    make=4.4.1-2 \
+    mawk=1.3.4.20250131-1 \
+    media-types=13.0.0 \
+    mount=2.41.5-0+deb13u1 \
+    ncurses-base=6.5+20250216-2 \
+    ncurses-bin=6.5+20250216-2 \
+    netbase=6.5 \
+    ocl-icd-libopencl1=2.3.3-1 \
+    openmpi-bin=5.0.7-1 \
+    openmpi-common=5.0.7-1 \
+    openssh-client=1:10.0p1-7+deb13u4 \
+    openssh-server=1:10.0p1-7+deb13u4 \
+    openssh-sftp-server=1:10.0p1-7+deb13u4 \
+    openssl=3.5.7-1~deb13u3 \
+    openssl-provider-legacy=3.5.7-1~deb13u3 \
+    passwd=1:4.17.4-2 \
+    perl=5.40.1-6+deb13u1 \
+    perl-base=5.40.1-6+deb13u1 \
+    perl-modules-5.40=5.40.1-6+deb13u1 \
+    procps=2:4.0.4-9 \
+    python3=3.13.5-1 \
+    python3-minimal=3.13.5-1 \
+    python3-pip-whl=25.1.1+dfsg-1 \
+    python3-setuptools-whl=78.1.1-0.1 \
+    python3-venv=3.13.5-1 \
+    python3.13=3.13.5-2+deb13u5 \
+    python3.13-minimal=3.13.5-2+deb13u5 \
+    python3.13-venv=3.13.5-2+deb13u5 \
+    rdma-core=56.1-1 \
+    readline-common=8.2-6 \
+    rpcsvc-proto=1.4.3-1 \
+    runit-helper=2.16.4 \
+    sed=4.9-2+deb13u1 \
+    sensible-utils=0.0.25 \
+    sqv=1.3.0-3+b2 \
+    systemd=257.13-1~deb13u1 \
+    sysvinit-utils=3.14-4 \
+    tar=1.35+dfsg-3.1 \
+    tini=0.19.0-3+b8 \
+    tzdata=2026f-0+deb13u1 \
+    ucf=3.0052 \
+    udev=257.13-1~deb13u1 \
+    util-linux=2.41.5-0+deb13u1 \
+    zlib1g=1:1.3.dfsg+really1.3.1-1+deb13u1 \
+    zlib1g-dev=1:1.3.dfsg+really1.3.1-1+deb13u1
+if ls /run/debs/*.deb >/dev/null 2>&1; then
+    set -- /run/debs/*.deb
+else
+    apt-get update
+fi
+# No package may start a service in a build.
+printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+chmod 0755 /usr/sbin/policy-rc.d
+apt-get install -y --no-install-recommends --allow-downgrades "$@"
+rm -f /usr/sbin/policy-rc.d
+
+# No password: but `*`, because sshd without PAM takes `!` for a locked account and refuses its keys too.
+usermod --password '*' --shell /bin/bash root
+(umask 002 && python3 -m venv --without-pip /opt/venv && chmod -R g=u /opt/venv)
+
 # No host key may be in a layer: every container makes its own. The same goes for its machine id.
-RUN rm -f /etc/ssh/ssh_host_* /var/cache/ldconfig/aux-cache /etc/machine-id /var/lib/dbus/machine-id \
- && touch /etc/machine-id \
- && python3 -m venv --without-pip /opt/venv \
- && usermod --password '*' root
+rm -f /etc/ssh/ssh_host_* /var/lib/dbus/machine-id
+[ ! -e /etc/machine-id ] || : >/etc/machine-id
+[ ! -e /etc/machine-id ] || chmod 0644 /etc/machine-id
+# What is of this moment: logs, caches, copies of what was, the days on which passwords were set.
+find /var/log -type f -delete
+find /run -mindepth 1 -maxdepth 1 ! -name debs ! -name secrets ! -name lock -exec rm -rf {} +
+rm -rf /var/cache/ldconfig/aux-cache /var/lib/apt/extended_states /var/cache/debconf/tmp.ci
+rm -f /var/lib/dpkg/*-old /var/cache/debconf/*-old
+for file in passwd group shadow gshadow subuid subgid; do
+    rm -f "/etc/$file-"
+done
+sed -i -E 's/^([^:]*:[^:]*:)[^:]*:/\1:/' /etc/shadow
+IMAGEBUILDER_END_OF_FILE
 
 # ---- what installs wheels; nothing of it reaches the image
 FROM os AS installer
-RUN python3 -m venv /installer
+RUN python3 -m venv /installer && install -d -m 0755 /out/opt
 
 # ---- torch 2.15.0
 FROM installer AS wheels-01-torch
@@ -273,6 +326,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'torch==2.15.0 --hash=sha256:241fea2bac4ed8351307cd13eca5020fbe231f990891be299cf683897caebfbc' \
       >/tmp/requirements.txt \
@@ -285,6 +339,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-cudnn-cu13==9.26.0.51 --hash=sha256:9c976d539786698c71d6bcdbe2053b7485fae062ff7e1215d2f2ff67b1a2149a' \
       >/tmp/requirements.txt \
@@ -297,6 +352,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-cublas==13.4.1.3 --hash=sha256:a5917cb642cfb07f4a0231ee16aec7e2e0357d8cb8b1b78a0c9c68dba3e6afc7' \
       >/tmp/requirements.txt \
@@ -309,6 +365,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'triton==3.9.0 --hash=sha256:5e52ab4e2f1d64f0ac494c9aa723697b793f81a91c4cae4c36608ca0bc4267bf' \
       >/tmp/requirements.txt \
@@ -321,6 +378,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-cusolver==12.2.0.11 --hash=sha256:fab5778f6769947389a1a6abc07e635576825a08c0ffc68c3ae7f1392c794b42' \
       >/tmp/requirements.txt \
@@ -333,6 +391,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-cufft==12.2.0.57 --hash=sha256:34da27fadf3979b0b042c43823f0530be8408b86df31ee0108e1ca0b621d4ef6' \
       >/tmp/requirements.txt \
@@ -345,6 +404,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-nccl-cu13==2.30.7 --hash=sha256:cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50' \
       >/tmp/requirements.txt \
@@ -357,6 +417,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-cusparselt-cu13==0.8.1 --hash=sha256:786ce87568c303fadb5afcc7102d454cd3040d75f6f8626f5db460d1871f4dd0' \
       >/tmp/requirements.txt \
@@ -369,6 +430,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-cusparse==12.7.10.12 --hash=sha256:25907c75e4db1581685f06f61cc6cdecc04611765516a52373e0a18ebd69fa00' \
       >/tmp/requirements.txt \
@@ -381,6 +443,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-nvshmem-cu13==3.7.2 --hash=sha256:b9a4f843c62b5dded8ad33fd6d220e007dcd39f06cee549292f5ba14ce4c235c' \
       >/tmp/requirements.txt \
@@ -393,6 +456,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-cuda-nvrtc==13.2.86 --hash=sha256:8111c5130e967b78222ea2124145f8efe9ce201b752b2579a2513100a53be1c5' \
       >/tmp/requirements.txt \
@@ -405,6 +469,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-nvjitlink==13.5.37 --hash=sha256:280d7cb9649704145f074b8dbde500de04ce02d0872e066e20a83c17bcaa93eb' \
       >/tmp/requirements.txt \
@@ -417,6 +482,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'numpy==2.5.5 --hash=sha256:824025655df929268bfe6b47ed91a00d14209a6f760847cf150be446829e1ce4' \
       >/tmp/requirements.txt \
@@ -429,6 +495,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-cuda-cupti==13.2.86 --hash=sha256:8fa29f15dd8336181f961764d9d95236fc6b931dd0c8fcf8cd70aab0c310b586' \
       >/tmp/requirements.txt \
@@ -441,6 +508,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'cuda-bindings==13.5.0 --hash=sha256:d47b6f6d0398f97c82e2525eefb02e7252848e48c902824f6a6b6467a5902894' \
       >/tmp/requirements.txt \
@@ -453,6 +521,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'nvidia-cuda-runtime==13.2.86 --hash=sha256:3498247680dfddce31bad102af7e3e26fc795342a3cac64722bb0fa95e7f60f0' \
       >/tmp/requirements.txt \
@@ -465,6 +534,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'absl-py==2.5.1 --hash=sha256:721200f2f0e9960f2ca9dc3a2a706b201f5f75d812c158f059cbbe29eeafbdb8' \
       'grpcio==1.85.1 --hash=sha256:de520b1555ae445cdc4f8f1cc7ccba12a19992bfafa7c292ebe7fe1fe5da6c53' \
@@ -487,6 +557,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
     if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
     printf '%s\n' \
       'cuda-pathfinder==1.9.0 --hash=sha256:622df7440f7702f36b7a02a1699aa0b084fe04034d9939188fee9b16d0c36366' \
       'cuda-toolkit==13.2.2 --hash=sha256:d12edc1aad1356236a2ee10c0d794b1aff5d3e79bfeca54867c3bb8e5afd87b0' \
@@ -507,7 +578,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
 
 # ---- the image
-FROM os
+FROM os AS image
 COPY --link --from=wheels-01-torch /out/ /
 COPY --link --from=wheels-02-nvidia-cudnn-cu13 /out/ /
 COPY --link --from=wheels-03-nvidia-cublas /out/ /
@@ -536,6 +607,7 @@ port=22
 # entrypoint itself makes sure that its folder is its own and 0700.
 strict=yes
 IMAGEBUILDER_END_OF_FILE
+
 COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/imagebuilder/sshd_config
 # sshd for the nodes of a job; the entrypoint adds keys and environment, and includes this.
 Port 22
@@ -567,6 +639,7 @@ AllowAgentForwarding no
 PermitUserEnvironment no
 Subsystem sftp internal-sftp
 IMAGEBUILDER_END_OF_FILE
+
 COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/profile.d/imagebuilder.sh
 # A login shell gets the variables of every other process in the container. /etc/profile has just set PATH
 # anew: take back the one that this shell was started with, unless it came from `su -` and knows no venv.
@@ -589,6 +662,7 @@ export PATH
 [ -n "${TINI_SUBREAPER+set}" ] || export TINI_SUBREAPER=1
 [ -n "${VIRTUAL_ENV+set}" ] || export VIRTUAL_ENV=/opt/venv
 IMAGEBUILDER_END_OF_FILE
+
 COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/ssh/ssh_config.d/imagebuilder.conf
 # ssh from node to node, as the image's user; logins elsewhere (git@...) are left alone.
 
@@ -615,6 +689,7 @@ Match user root
     ServerAliveInterval 60
     ServerAliveCountMax 10
 IMAGEBUILDER_END_OF_FILE
+
 COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/ssh/sshd_config.d/imagebuilder.conf
 # For `/usr/sbin/sshd -De` without the entrypoint, which is how the Kubeflow MPI operator starts its workers.
 # It mounts the job's keys at ~/.ssh, in a folder that everybody can write, so that StrictModes would refuse it.
@@ -629,6 +704,7 @@ PidFile none
 SetEnv "LANG=C.UTF-8" "NVIDIA_DRIVER_CAPABILITIES=compute,utility" "NVIDIA_REQUIRE_CUDA=cuda>=13.2" "NVIDIA_VISIBLE_DEVICES=all" "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "PRTE_ALLOW_RUN_AS_ROOT=1" "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PRTE_MCA_hwloc_default_binding_policy=none" "PRTE_MCA_prte_launch_agent=imagebuilder-mpi-node prted" "TINI_SUBREAPER=1" "VIRTUAL_ENV=/opt/venv"
 Include /etc/imagebuilder/sshd_config
 IMAGEBUILDER_END_OF_FILE
+
 COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-entrypoint
 #!/bin/bash
 # Starts a container of this image: takes the job's ssh keys from where they are mounted, starts sshd for them,
@@ -858,6 +934,7 @@ start_sshd() {
 
 main "$@"
 IMAGEBUILDER_END_OF_FILE
+
 COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-mpi-node
 #!/bin/sh
 # mpirun starts its daemon on the other nodes through this (PRTE_MCA_prte_launch_agent).
@@ -877,6 +954,7 @@ done
 unset name value
 exec "$@"
 IMAGEBUILDER_END_OF_FILE
+
 RUN ln -sfn /etc/mpi/hostfile /etc/openmpi/prte-default-hostfile \
  && install -d -m 0755 /run/sshd \
  && ln -sfn /usr/bin/g++-14 /usr/local/bin/c++ \

@@ -188,6 +188,33 @@ def export(image: ImageRecord | IndexRecord, store: Store, destination: Path) ->
         _export_folder(image, store, destination)
 
 
+@contextmanager
+def replacing(destination: Path) -> Iterator[Path]:
+    """Lend a place beside the destination; what is written there takes its place when all went well.
+
+    Args:
+        destination: a file where the name ends in `.tar`, else a folder.
+
+    Raises:
+        InputError: something that is no image is in the place.
+        StoreError: the disk is full or not writable.
+
+    """
+    archived = destination.suffix == ".tar"
+    if archived and destination.is_dir():
+        raise InputError("is a folder", where=str(destination), hint="name a file that ends in .tar")
+    if not archived:
+        _require_layout_or_nothing(destination)
+    with _beside(destination) as folder:
+        draft = folder / destination.name
+        yield draft
+        if archived:
+            draft.rename(destination)
+        else:
+            draft.chmod(0o755)
+            _replace_folder(draft, destination)
+
+
 def blobs(image: ImageRecord | IndexRecord) -> tuple[str, ...]:
     """Name the digests of all blobs of an image, each once: layers, configs, and the manifest last."""
     parts = (
@@ -254,16 +281,13 @@ def _index(image: ImageRecord | IndexRecord, store: Store) -> bytes:
 
 
 def _export_folder(image: ImageRecord | IndexRecord, store: Store, destination: Path) -> None:
-    _require_layout_or_nothing(destination)
-    with _beside(destination) as draft:
+    with replacing(destination) as draft:
         folder = draft / "blobs" / "sha256"
         folder.mkdir(parents=True)
         for digest in blobs(image):
             link_or_copy(store.blob(digest), folder / digest.removeprefix("sha256:"))
         (draft / "index.json").write_bytes(_index(image, store))
         (draft / "oci-layout").write_bytes(_json(_LAYOUT))
-        draft.chmod(0o755)
-        _replace_folder(draft, destination)
 
 
 def _require_layout_or_nothing(destination: Path) -> None:
@@ -295,13 +319,8 @@ def _replace_folder(draft: Path, destination: Path) -> None:
 
 
 def _export_archive(image: ImageRecord | IndexRecord, store: Store, destination: Path) -> None:
-    if destination.is_dir():
-        raise InputError("is a folder", where=str(destination), hint="name a file that ends in .tar")
-    with _beside(destination) as folder:
-        draft = folder / destination.name
-        with draft.open("xb") as file:
-            _write_archive(image, store, file)
-        draft.rename(destination)
+    with replacing(destination) as draft, draft.open("xb") as file:
+        _write_archive(image, store, file)
 
 
 def _write_archive(image: ImageRecord | IndexRecord, store: Store, file: BinaryIO) -> None:

@@ -10,8 +10,9 @@ import dataclasses
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from imagebuilder import catalog, platforms, tags
 from imagebuilder.errors import InputError
@@ -20,6 +21,9 @@ from imagebuilder.lockfile import LockFile
 from imagebuilder.recipe import Recipe
 
 VENV = catalog.VENV
+# Which engine made an image, where that matters; and OCI's name for the digest of a base from a registry.
+ENGINE_LABEL = "org.imagebuilder.engine"
+BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
 # The time of everything in an image: the same lock gives the same bytes on any day. RFC 3339.
 EPOCH = "1970-01-01T00:00:00Z"
 MAX_LAYERS = 60
@@ -77,6 +81,23 @@ class OsLayer:
     @property
     def key(self) -> str:
         return _key("os", self.FORMAT, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerOsLayer(OsLayer):
+    """The same packages on the same base, as BuildKit installs them from the Dockerfile's `os` stage.
+
+    `base_digest` is that of the registry image below them; empty where the base was bootstrapped from the
+    same lock, which then says which bytes.
+    """
+
+    base_digest: str = ""
+
+    FORMAT = 1  # also of the template's `os` stage: a change there that changes files counts this up
+
+    @property
+    def key(self) -> str:
+        return _key("docker-os", self.FORMAT, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +318,32 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
     )
 
 
+def by_docker(plan: Plan, base_digest: str = "") -> Plan:
+    """Lay out the same image with the OS layer made by the docker engine; its labels say so.
+
+    Args:
+        plan: as the embedded engine builds it.
+        base_digest: see `DockerOsLayer`.
+
+    """
+    layers = tuple(
+        DockerOsLayer(**_fields(layer), base_digest=base_digest) if isinstance(layer, OsLayer) else layer
+        for layer in plan.layers
+    )
+    labels = {**dict(plan.config.labels), ENGINE_LABEL: "docker"}
+    if base_digest:
+        labels[BASE_DIGEST_LABEL] = base_digest
+    config = dataclasses.replace(plan.config, labels=tuple(sorted(labels.items())))
+    return dataclasses.replace(plan, layers=layers, config=config)
+
+
+def as_made(plan: Plan, labels: Mapping[str, str]) -> Plan:
+    """Lay out an image for the engine that made it, which its labels name; without a name it is embedded."""
+    if labels.get(ENGINE_LABEL) == "docker":
+        return by_docker(plan, labels.get(BASE_DIGEST_LABEL, ""))
+    return plan
+
+
 def environment(recipe: Recipe) -> dict[str, str]:
     """All variables of the image: the venv's, the components', the recipe's own (which win)."""
     env = {"PATH": PATH, "VIRTUAL_ENV": VENV, "LANG": "C.UTF-8"}
@@ -461,9 +508,13 @@ def _key(kind: str, version: int, content: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return _fields(value)
     if isinstance(value, (Deb, Wheel)):
         return value.model_dump(mode="json")
     raise TypeError(f"a layer's key cannot hold {type(value).__name__}")

@@ -1,22 +1,29 @@
-"""Every subprocess goes through `run`: argv only, a time limit, and the output kept for the error."""
+"""Every subprocess goes through here: argv only, a time limit, and the output kept for the error.
+
+`run` waits for the end; `stream` tells what a long command says while it says it.
+"""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import logging
 import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 from imagebuilder.errors import EnvironmentFault, ImagebuilderError
 
 log = logging.getLogger(__name__)
 
 _TAIL_LINES = 30
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,25 +72,7 @@ def run(
 
     """
     words = tuple(str(word) for word in argv)
-    log.debug("+ %s", shlex.join(words))
-    try:
-        child = subprocess.Popen(  # the one place that starts anything
-            words,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env={**os.environ, **env} if env else None,
-            cwd=cwd,
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        raise EnvironmentFault(
-            f"`{words[0]}` is not installed", hint="`imagebuilder doctor` says how to get it"
-        ) from error
-    except PermissionError as error:
-        raise EnvironmentFault(f"`{words[0]}` may not be run: {error.strerror}") from error
+    child = _start(words, env, cwd, stdin=stdin is not None, merged=False)
     try:
         stdout, stderr = child.communicate(stdin, timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -99,11 +88,92 @@ def run(
     return result
 
 
+def stream(
+    argv: Sequence[str | Path],
+    heard: Callable[[str], None],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run a command that talks for minutes, and pass on what it says as it says it.
+
+    Args:
+        argv: the command and its arguments; never a shell line.
+        heard: told each piece of its output, both streams in one; a piece may end in the middle of a line.
+        timeout: seconds after which the command and all its children are killed.
+        env: variables on top of this process's own.
+
+    Returns:
+        Its exit code, whatever it is.
+
+    Raises:
+        EnvironmentFault: the command is not installed.
+        CommandError: it outran the limit.
+
+    """
+    words = tuple(str(word) for word in argv)
+    child = _start(words, env, None, stdin=False, merged=True)
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        _signal(child, signal.SIGKILL)
+
+    watch = threading.Timer(timeout, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        # What is there now, not what fills a buffer: TextIOWrapper.read would wait for the end.
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        output = cast("IO[str]", child.stdout)
+        while piece := os.read(output.fileno(), _PIECE):
+            heard(decode(piece))
+        code = child.wait()
+    except BaseException:
+        _kill(child)
+        raise
+    finally:
+        watch.cancel()
+        cast("IO[str]", child.stdout).close()
+    if late.is_set():
+        result = Result(argv=words, code=-signal.SIGKILL, stdout="", stderr="")
+        raise CommandError(result, f"did not end within {timeout:g} s")
+    return code
+
+
+def _start(
+    words: tuple[str, ...], env: Mapping[str, str] | None, cwd: Path | None, *, stdin: bool, merged: bool
+) -> subprocess.Popen[str]:
+    log.debug("+ %s", shlex.join(words))
+    try:
+        return subprocess.Popen(  # the one place that starts anything
+            words,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, **env} if env else None,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise EnvironmentFault(
+            f"`{words[0]}` is not installed", hint="`imagebuilder doctor` says how to get it"
+        ) from error
+    except PermissionError as error:
+        raise EnvironmentFault(f"`{words[0]}` may not be run: {error.strerror}") from error
+
+
+def _signal(child: subprocess.Popen[str], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
 def _kill(child: subprocess.Popen[str]) -> tuple[str, str]:
     """End the whole process group, politely first: a tool with mounts wants to undo them."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, number)
+        _signal(child, number)
         try:
             return child.communicate(timeout=5)
         except subprocess.TimeoutExpired:

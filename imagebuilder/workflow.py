@@ -371,7 +371,9 @@ def require_in_step(target: str, store: Store, platform: str = "") -> None:
             reason = "its image was not built yet"
         elif image.lock != lock.checksum:
             reason = "the image in the store was built from another state of the lock"
-        elif image.tags != plan.tags or not oci.is_image_of(plan, image, store):
+        elif image.tags != plan.tags or not oci.is_image_of(
+            plans.as_made(plan, labels(image, store)), image, store
+        ):
             reason = "the image in the store was built from another state of the recipe"
         if reason:
             raise LockError(reason, where=target, hint=f"run: imagebuilder build {target}")

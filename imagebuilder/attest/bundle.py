@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from imagebuilder import plan as plans
 from imagebuilder.attest import licences, provenance, sbom, verdict
 from imagebuilder.attest.provenance import LOCK, RECIPE, Origin
 from imagebuilder.attest.source import Source
@@ -14,6 +15,7 @@ from imagebuilder.errors import InputError, StoreError
 from imagebuilder.registry.artefacts import Artefact, Part
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST, Descriptor
 from imagebuilder.store import ImageRecord, IndexRecord, Store
+from imagebuilder.workflow import labels
 
 TITLE = "org.opencontainers.image.title"
 # Where cosign and others look for what a statement is about.
@@ -114,6 +116,8 @@ def documents(
 
     """
     lock, plan = source.read(image.platform)
+    made_by = labels(image, store)
+    plan = plans.as_made(plan, made_by)
     with store.in_use():
         material = sbom.Material(
             name=image.name,
@@ -135,6 +139,7 @@ def documents(
             lock=lock,
             source=source,
             records=tuple(store.layer(layer.key) for layer in plan.layers),
+            engine=made_by.get(plans.ENGINE_LABEL, "embedded"),
             waivers=waivers,
             byproducts={name: data for document in found for name, data in document.files.items()},
         )

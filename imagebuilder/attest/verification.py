@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from imagebuilder import __version__, lockfile, oci
+from imagebuilder import plan as plans
 from imagebuilder.attest import provenance, sbom, verdict
 from imagebuilder.attest.bundle import CYCLONEDX, PROVENANCE, REPORT, SOURCE, SPDX, Kind
 from imagebuilder.attest.provenance import LOCK, RECIPE, Claim
@@ -19,7 +20,7 @@ from imagebuilder.attest.published import Attachment, Published
 from imagebuilder.attest.source import Source
 from imagebuilder.errors import ImagebuilderError, RegistryError
 from imagebuilder.lock import Lock
-from imagebuilder.plan import KeysLayer, Plan
+from imagebuilder.plan import DockerOsLayer, KeysLayer, Plan
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client
 from imagebuilder.store import Store
@@ -192,6 +193,7 @@ def _plan(question: Question, source: Source, tool: str) -> tuple[Plan | None, C
             detail = f"made by imagebuilder {tool}, this is {__version__}"
             return None, Check(name=name, status="not checked", detail=detail)
         return None, Check(name=name, status="failed", detail=error.problems[0].message)
+    plan = plans.as_made(plan, question.published.labels)
     wanted = oci.image_config(plan, question.published.diff_ids)
     found = dict(question.published.config)
     if wanted == found:
@@ -327,9 +329,10 @@ def _blobs(question: Question, client: Client, plan: Plan | None) -> Check:
         return Check(name="layers", status="failed", detail=detail)
     detail = f"all {len(manifest.layers)} are in the registry"
     if plan is not None and len(plan.layers) == len(manifest.layers):
-        # A key that is baked in is another one on every host.
+        # A key that is baked in is another one on every host, and what BuildKit installs may be other bytes.
         made = [
-            None if isinstance(layer, KeysLayer) else question.store.layer(layer.key) for layer in plan.layers
+            None if isinstance(layer, KeysLayer | DockerOsLayer) else question.store.layer(layer.key)
+            for layer in plan.layers
         ]
         pairs = [
             (mine.digest, layer.digest) for mine, layer in zip(made, manifest.layers, strict=True) if mine

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from imagebuilder.cli import engines
 from imagebuilder.cli.base import (
     HtmlFile,
     Json,
@@ -116,6 +117,24 @@ def build(
             help="Build again in a fresh store, and fail with every file that differs if the digest does.",
         ),
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option("--engine", metavar="NAME", help="embedded (no daemon), or docker (through buildx)."),
+    ] = "embedded",
+    builder: Annotated[
+        str, typer.Option("--builder", metavar="NAME", help="docker: which of `docker buildx ls`.")
+    ] = "",
+    base: Annotated[
+        str,
+        typer.Option(
+            "--base",
+            metavar="KIND",
+            help="docker: the base from its registry, bootstrap for one made here, or auto.",
+        ),
+    ] = "auto",
+    pure: Annotated[
+        bool, typer.Option("--pure", help="docker: BuildKit builds all of the rendered Dockerfile.")
+    ] = False,
     site: SiteFile = None,
     tools: ToolsPlace = "",
     store: StoreFolder = None,
@@ -126,13 +145,14 @@ def build(
     from imagebuilder import lock as locks
     from imagebuilder import oci, reproduce, toolbox
     from imagebuilder.attest import source as sources
-    from imagebuilder.engines import embedded
+    from imagebuilder.engines import docker, embedded
     from imagebuilder.plan import KeysLayer
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
     from imagebuilder.workflow import join_images, read_plans, update_lock
 
     check_progress(progress)
+    means = engines.docker_means(engine, builder, base, pure=pure, verify=verify_reproducible)
     if not locks.path_for(recipe_file).exists():
         err(f"{recipe_file} has no lock yet: resolving")
         update_lock(recipe_file, site, None, tools=tools)
@@ -142,15 +162,19 @@ def build(
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
     if any(isinstance(layer, KeysLayer) for _, planned in targets for layer in planned.layers):
         err(_BAKED)
+    if means is not None and pure:
+        asked = engines.Pure(load=load, output=output, progress=progress, as_json=as_json)
+        engines.build_pure(targets, where, surroundings, means, asked)
+        return
     # Before the first of them takes its minutes: may the last be made here at all?
-    for _, planned in targets:
+    for _, planned in targets if means is None else ():
         embedded.require_possible(embedded.missing_layers(planned, where), toolbox.choose(surroundings))
     made = []
     verdicts: list[Verdict] = []
     for locked, planned in targets:
         with shown(progress, sys.stderr) as live:
             shop = embedded.Workshop(lock=locked, store=where, site=surroundings, progress=live)
-            made.append(embedded.build(planned, shop))
+            made.append(docker.build(planned, shop, means) if means else embedded.build(planned, shop))
             if verify_reproducible:
                 verdicts.append(reproduce.verify(planned, made[-1].image, shop))
         sources.remember(where, made[-1].image.manifest, source)

@@ -198,10 +198,14 @@ def _rebuilt(
     from imagebuilder.attest.rebuild import rebuild
     from imagebuilder.attest.verification import Check
     from imagebuilder.errors import LockError
+    from imagebuilder.plan import ENGINE_LABEL
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
 
     name = "rebuild"
+    if (engine := image.labels.get(ENGINE_LABEL, "embedded")) != "embedded":
+        detail = f"made by the {engine} engine, whose OS layer is not promised bit for bit"
+        return Check(name=name, status="not checked", detail=detail)
     if source is None:
         return Check(name=name, status="failed", detail="there is no recipe and lock to make it from")
     try:

@@ -11,11 +11,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from imagebuilder import emulation, oci, platforms, supply, toolbox
 from imagebuilder.errors import BuildError
@@ -25,13 +26,35 @@ from imagebuilder.layers.keys import build_keys_layer
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
 from imagebuilder.lock import Deb, Lock, Source, Wheel
-from imagebuilder.plan import BuiltLayer, FilesLayer, KeysLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import (
+    BuiltLayer,
+    DockerOsLayer,
+    FilesLayer,
+    KeysLayer,
+    Layer,
+    OsLayer,
+    Plan,
+    WheelLayer,
+)
 from imagebuilder.progress import Advance, Progress
 from imagebuilder.site import Site
 from imagebuilder.store import DamagedDownloadError, ImageRecord, LayerRecord, Store, check_bytes
 from imagebuilder.toolbox import HOST, Toolbox
 
 log = logging.getLogger(__name__)
+
+
+class MakeSystem(Protocol):
+    """Makes the OS layer of its packages, in the place of `build_os_layer`.
+
+    The layer's own key names the record, so a maker that gives other bytes has a class of layer of its own
+    (`plan.DockerOsLayer`). It is called in the thread that called `build`, where Ctrl-C arrives.
+    """
+
+    def __call__(
+        self, layer: OsLayer, debs: Mapping[str, Path], store: Store, advance: Advance, /
+    ) -> LayerRecord:
+        """Make it; `debs` are the packages' files by hex sha256, `advance` is told bytes of the tar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +70,22 @@ class Built:
 
 @dataclass(frozen=True, kw_only=True)
 class Workshop:
-    """What every step of a build needs: the lock, where bytes are kept and had, and whom to tell."""
+    """What every step of a build needs.
+
+    Attributes:
+        lock: says which bytes.
+        store: where they are kept.
+        site: where they are had.
+        progress: whom to tell.
+        make_system: makes the OS layer where that is another engine; the rest is the same.
+
+    """
 
     lock: Lock
     store: Store
     site: Site
     progress: Progress
+    make_system: MakeSystem | None = None
 
 
 def build(plan: Plan, shop: Workshop) -> Built:
@@ -78,9 +111,11 @@ def require_possible(layers: Iterable[Layer], tools: Toolbox = HOST) -> None:
 
     """
     for layer in layers:
-        if isinstance(layer, OsLayer | BuiltLayer) and not tools.contained:
+        # What BuildKit runs, it runs where it is.
+        if isinstance(layer, OsLayer | BuiltLayer) and not isinstance(layer, DockerOsLayer):
             system = layer if isinstance(layer, OsLayer) else layer.root
-            emulation.require(platforms.of(system.architecture))
+            if not tools.contained:
+                emulation.require(platforms.of(system.architecture))
 
 
 def missing_layers(plan: Plan, store: Store) -> tuple[Layer, ...]:
@@ -165,8 +200,7 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
             match layer:
                 case OsLayer():
                     progress.begin(layer.key, layer.title, "installing")
-                    tools = toolbox.choose(shop.site)
-                    record = build_os_layer(layer, _files(layer.debs, store), store, advance, tools)
+                    record = _make_system(layer, shop, advance)
                 case BuiltLayer():
                     progress.begin(layer.key, layer.title, "compiling")
                     files = _files((*layer.root.debs, *layer.wheels, *layer.sources), store)
@@ -194,6 +228,13 @@ def _blobs(layers: Sequence[BuiltLayer], store: Store) -> tuple[Path, ...]:
     """Find layers that were made before, or were there."""
     records = [store.layer(layer.key) for layer in layers]
     return tuple(store.blob(record.digest) for record in records if record is not None)
+
+
+def _make_system(layer: OsLayer, shop: Workshop, advance: Advance) -> LayerRecord:
+    debs = _files(layer.debs, shop.store)
+    if shop.make_system is not None:
+        return shop.make_system(layer, debs, shop.store, advance)
+    return build_os_layer(layer, debs, shop.store, advance, toolbox.choose(shop.site))
 
 
 def _files(packages: Sequence[Deb | Source | Wheel], store: Store) -> dict[str, Path]:

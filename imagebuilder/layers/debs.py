@@ -30,39 +30,54 @@ def rounds(packages: Sequence[Package]) -> tuple[tuple[str, ...], ...]:
     The first round is the essential packages and all that they need. Within a round dpkg finds its way; the
     order there is by name, the same on every host.
     """
-    by_name = {package.name: package for package in sorted(packages, key=lambda package: package.name)}
-    providers = {name: package.name for package in by_name.values() for name in package.provides}
-    providers |= {name: name for name in by_name}
-
-    def needed(names: Iterable[str], *, pre_only: bool) -> set[str]:
-        found = set()
-        for name in names:
-            package = by_name[name]
-            groups = package.pre_depends if pre_only else (*package.pre_depends, *package.depends)
-            found |= {next((providers[n] for n in group if n in providers), "") for group in groups}
-        return found - {""}
-
-    def closure(names: Iterable[str]) -> set[str]:
-        found: set[str] = set()
-        fresh = set(names)
-        while fresh:
-            found |= fresh
-            fresh = needed(fresh, pre_only=False) - found
-        return found
-
-    done = closure(package.name for package in packages if package.essential)
+    relations = _Relations(packages)
+    done = relations.closure(package.name for package in packages if package.essential)
     ordered = [tuple(sorted(done))]
 
     def install(names: set[str]) -> None:
-        before = closure(needed(names, pre_only=True)) - done
+        before = relations.closure(relations.needed(names, pre_only=True)) - done
         if before and before != names:
             install(before)
         rest = names - done
         done.update(rest)
         ordered.append(tuple(sorted(rest)))
 
-    install(set(by_name) - done)
+    install({package.name for package in packages} - done)
     return tuple(names for names in ordered if names)
+
+
+def base(packages: Sequence[Package], names: Iterable[str]) -> frozenset[str]:
+    """Pick the essential packages, those named as far as they are there, and all that these need."""
+    relations = _Relations(packages)
+    wanted = set(names)
+    return frozenset(relations.closure(p.name for p in packages if p.essential or p.name in wanted))
+
+
+class _Relations:
+    """Which packages of a set need which others of it."""
+
+    def __init__(self, packages: Sequence[Package]) -> None:
+        self._packages = {p.name: p for p in sorted(packages, key=lambda package: package.name)}
+        self._providers = {name: p.name for p in self._packages.values() for name in p.provides}
+        self._providers |= {name: name for name in self._packages}
+
+    def needed(self, names: Iterable[str], *, pre_only: bool) -> set[str]:
+        found = set()
+        for name in names:
+            package = self._packages[name]
+            groups = package.pre_depends if pre_only else (*package.pre_depends, *package.depends)
+            found |= {
+                next((self._providers[n] for n in group if n in self._providers), "") for group in groups
+            }
+        return found - {""}
+
+    def closure(self, names: Iterable[str]) -> set[str]:
+        found: set[str] = set()
+        fresh = set(names)
+        while fresh:
+            found |= fresh
+            fresh = self.needed(fresh, pre_only=False) - found
+        return found
 
 
 def parse_package(control: str) -> Package:

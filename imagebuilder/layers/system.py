@@ -93,6 +93,22 @@ def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, desk: Desk, 
     desk.send(f"{HANDED}/rounds", f"{HANDED}/sources")
 
 
+def relations(
+    layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: Toolbox = HOST
+) -> tuple[order.Package, ...]:
+    """Read what a layer's packages say of themselves.
+
+    Raises:
+        DamagedDownloadError: a package is not the locked one any more.
+        EnvironmentFault: there is no dpkg.
+
+    """
+    with store.work() as folder, tools.open(folder, network=False) as desk:
+        _copy_in(layer, debs, folder / HANDED)
+        desk.send(f"{HANDED}/debs")
+        return _packages(layer, desk)
+
+
 def run_in_root(layer: OsLayer, desk: Desk, last: Sequence[str], output: str = "") -> None:
     """Make a root of a layer's packages, and do in it what the last hooks say.
 

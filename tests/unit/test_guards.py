@@ -25,7 +25,7 @@ ORDER = (
     *("platforms", "emulation"),
     *("hostconfig", "http", "site", "containers", "toolbox", "suites"),
     *("recipe", "located", "catalog", "lock", "lockfile", "plan", "render", "keys", "rootfs", "checkpoints"),
-    *("store", "cache", "download", "resolve", "supply", "layers", "oci", "diff", "layerdiff"),
+    *("store", "cache", "contents", "download", "resolve", "supply", "layers", "oci", "diff", "layerdiff"),
     *("smoke.target", "smoke.engine", "engines", "reproduce", "registry", "smoke", "launch"),
     *("leaks", "gates"),
     *("workflow", "attest", "init", "doctor", "cli"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.errors import EnvironmentFault
-from imagebuilder.process import CommandError, run
+from imagebuilder.process import CommandError, run, stream
 
 
 def test_output_code_and_input_come_back() -> None:
@@ -46,3 +46,39 @@ def test_a_missing_command_points_to_the_doctor() -> None:
 
 def test_no_shell_ever_sees_the_arguments() -> None:
     assert run(["echo", "$(id) ; rm -rf x"], timeout=5).stdout.strip() == "$(id) ; rm -rf x"
+
+
+def test_a_long_command_is_heard_while_it_runs() -> None:
+    script = "import sys, time\nfor word in ('one\\n', 'tw\u00e4'):\n"
+    script += " sys.stderr.write(word); sys.stderr.flush(); time.sleep(0.5)\nprint('end'); sys.exit(4)"
+    heard: list[tuple[float, str]] = []
+    started = time.monotonic()
+    code = stream(
+        [sys.executable, "-c", script],
+        lambda text: heard.append((time.monotonic() - started, text)),
+        timeout=20,
+        env={"PYTHONIOENCODING": "utf-8"},
+    )
+    assert code == 4
+    assert "".join(text for _, text in heard).split() == ["one", "tw\u00e4end"]
+    assert heard[-1][0] - heard[0][0] > 0.4
+
+
+def test_a_long_command_that_outruns_its_limit_is_ended() -> None:
+    started = time.monotonic()
+    with pytest.raises(CommandError, match=r"did not end within 0\.5 s"):
+        stream([sys.executable, "-c", "import time; time.sleep(30)"], lambda _text: None, timeout=0.5)
+    assert time.monotonic() - started < 10
+
+
+def test_who_stops_listening_ends_the_command(tmp_path: Path) -> None:
+    mark = tmp_path / "survived"
+    script = f"import time; print('x', flush=True); time.sleep(2); open({str(mark)!r}, 'w')"
+
+    def stop(_text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stream([sys.executable, "-c", script], stop, timeout=20)
+    time.sleep(2.2)
+    assert not mark.exists()

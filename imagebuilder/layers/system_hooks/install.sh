@@ -28,7 +28,7 @@ for user in root "$IMAGEBUILDER_USER"; do
     inside usermod --password '*' --shell /bin/bash "$user"
 done
 
-# A root in which something is compiled may do without.
+# A root in which something is compiled, or that is a base, may do without.
 # shellcheck disable=SC2016
 [ -z "$IMAGEBUILDER_VENV" ] ||
     inside sh -c 'umask 002 && python3 -m venv --without-pip "$1" && chmod -R g=u "$1"' - "$IMAGEBUILDER_VENV"

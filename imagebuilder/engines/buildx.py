@@ -1,0 +1,323 @@
+"""docker buildx: is it there, which builder answers, what can it do; and one build with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagebuilder import process
+from imagebuilder.engines.buildlog import BuildLog, Step
+from imagebuilder.errors import BuildError, EnvironmentFault, FetchError, ImagebuilderError
+from imagebuilder.process import CommandError
+from imagebuilder.progress import Progress
+from imagebuilder.site import redact
+from imagebuilder.yamlfile import printable
+
+_LIMIT = 4 * 3600.0  # seconds; a build of everything on a slow disk
+_ASKING = 60.0
+_STARTING = 600.0  # a builder in a container is fetched and started by the first question
+_TAIL = 12
+# --build-context: https://docs.docker.com/reference/cli/docker/buildx/build/ and its release notes.
+_BUILDX = (0, 8)
+_RAW_JSON = (0, 13)
+# Dockerfile 1.4 is built into BuildKit 0.10, and that into Docker Engine 23.
+_BUILDKIT = (0, 10)
+_ENGINE = (23, 0)
+_INSTALL = (
+    "install Debian's docker-buildx, or Docker's docker-buildx-plugin; `imagebuilder doctor` looks into it"
+)
+_OLD_ENGINE = "upgrade Docker, name a newer builder with --builder, or build with --engine embedded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """A builder that answers.
+
+    Attributes:
+        name: as it calls itself.
+        asked: as it was asked for; empty for the one that is in use.
+        driver: `docker` (the engine's own), `docker-container`, `kubernetes` or `remote`.
+        version: of BuildKit, or of the engine for the driver `docker`; as it says itself.
+        raw_json: whether progress can be had as JSON.
+        merges: whether `COPY --link` makes layers that do not depend on those below; only the classic image
+            store of an engine cannot, and it cannot export OCI images either.
+
+    """
+
+    name: str
+    asked: str
+    driver: str
+    version: str
+    raw_json: bool
+    merges: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One build.
+
+    Attributes:
+        dockerfile: its path.
+        context: the folder that it sees; ours need nothing of it.
+        platform: to build for, as OCI names it.
+        target: the stage to build; empty for the last one.
+        contexts: names and places that stand in for images and stages.
+        secrets: ids and files.
+        arguments: build arguments, as the environment has them: their values are in no argument list.
+        outputs: `--output`, `--tag`, `--load` and the like.
+
+    """
+
+    dockerfile: Path
+    context: Path
+    platform: str
+    target: str = ""
+    contexts: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[tuple[str, Path], ...] = ()
+    arguments: tuple[tuple[str, str], ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+def look_up(name: str = "") -> Builder:
+    """Find a builder, and make sure that it is new enough for our Dockerfiles.
+
+    Args:
+        name: as `docker buildx ls` has it; empty for the one in use.
+
+    Raises:
+        EnvironmentFault: docker, buildx, the engine or the builder is missing or too old.
+
+    """
+    version = _buildx_version()
+    argv = ["docker", "buildx", "inspect", "--bootstrap", *([name] if name else [])]
+    try:
+        text = process.run(argv, timeout=_STARTING).stdout
+    except CommandError as error:
+        raise _no_builder(name, error) from error
+    driver = _field(text, "Driver")
+    if driver == "docker":
+        found, merges = _engine()
+        if _numbers(found) < _ENGINE:
+            raise EnvironmentFault(
+                f"Docker Engine {found} is too old to build this Dockerfile: it needs 23.0",
+                where=f"builder {_field(text, 'Name')}",
+                hint=_OLD_ENGINE,
+            )
+    else:
+        found, merges = _field(text, "BuildKit version") or _field(text, "Buildkit"), True
+        # Development builds say v0.0.0+unknown: they are taken at their word when they fail.
+        if (0, 0) < _numbers(found) < _BUILDKIT:
+            raise EnvironmentFault(
+                f"BuildKit {found} is too old to build this Dockerfile: it needs 0.10",
+                where=f"builder {_field(text, 'Name')}",
+                hint=_OLD_ENGINE,
+            )
+    return Builder(
+        name=_field(text, "Name"),
+        asked=name,
+        driver=driver,
+        version=found,
+        raw_json=version >= _RAW_JSON,
+        merges=merges,
+    )
+
+
+def base_digest(reference: str) -> str:
+    """Ask an image's registry for its digest; empty where that cannot be had."""
+    argv = ["docker", "buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}", reference]
+    try:
+        return str(json.loads(process.run(argv, timeout=_ASKING).stdout)["digest"])
+    except (ImagebuilderError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def command(builder: Builder, request: Request) -> tuple[str, ...]:
+    """Write the command line of a build."""
+    words = ["docker", "buildx", "build", "--file", str(request.dockerfile), "--platform", request.platform]
+    words += ["--progress", "rawjson" if builder.raw_json else "plain"]
+    if builder.asked:
+        words += ["--builder", builder.asked]
+    if request.target:
+        words += ["--target", request.target]
+    for name, place in request.contexts:
+        words += ["--build-context", f"{name}={place}"]
+    for name, file in request.secrets:
+        words += ["--secret", f"id={name},src={file}"]
+    for name, _ in request.arguments:
+        words += ["--build-arg", name]
+    return (*words, *request.outputs, str(request.context))
+
+
+def build(builder: Builder, request: Request, progress: Progress) -> None:
+    """Build, showing each step.
+
+    Raises:
+        BuildError: a step failed; says which, and its last lines.
+        FetchError: the archive or the index no longer has what the lock names.
+        EnvironmentFault: the builder lacks something, or broke.
+
+    """
+    log = BuildLog(progress, raw=builder.raw_json)
+    try:
+        code = process.stream(
+            command(builder, request), log.hear, timeout=_LIMIT, env=dict(request.arguments) or None
+        )
+    except BaseException:
+        log.end(ok=False)
+        raise
+    log.end(ok=code == 0)
+    if code != 0:
+        raise explain(log.failed, log.said)
+
+
+def explain(step: Step | None, said: str) -> ImagebuilderError:
+    """Say why a build failed, and what to do.
+
+    Args:
+        step: the step that failed; None where buildx gave up before or between them.
+        said: the last words of buildx.
+
+    """
+    lines = list(step.lines) if step else []
+    # BuildKit repeats the whole command before it comes to the point.
+    error = re.sub(r".*did not complete successfully: ", "", step.error, flags=re.DOTALL) if step else ""
+    text = "\n".join([*lines, error, said])
+    where = step.title if step and step.title else "docker buildx"
+    for cause in (_moved_on, _no_wheel, _lacking):
+        if (found := cause(text, where)) is not None:
+            return found
+    shown = [line for line in (*lines, *(error or said).splitlines()) if line.strip()]
+    return BuildError(
+        "this step failed:\n" + printable_lines(shown[-_TAIL:]),
+        where=where,
+        hint="-vv shows the command line; `docker buildx build` runs it by hand",
+    )
+
+
+def printable_lines(lines: Sequence[str]) -> str:
+    """Join lines of a log for people: no control characters, no passwords in URLs."""
+    return "\n".join(printable(redact(line)) for line in lines)
+
+
+def _moved_on(text: str, where: str) -> FetchError | None:
+    """Recognise apt's words for versions that it does not find."""
+    gone = dict.fromkeys(
+        f"{name}={version}"
+        for version, name in re.findall(r"E: Version '(\S+)' for '(\S+)' was not found", text)
+    )
+    gone |= dict.fromkeys(re.findall(r"E: Unable to locate package (\S+)", text))
+    if not gone:
+        return None
+    names = list(gone)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return FetchError(
+        f"the archive no longer has {', '.join(names[:3])}{more}",
+        where=where,
+        hint="lock again with --upgrade, or build without --pure: the store's packages are used then",
+    )
+
+
+def _no_wheel(text: str, where: str) -> FetchError | None:
+    found = re.search(r"ERROR: No matching distribution found for (\S+)", text)
+    if not found and "DO NOT MATCH THE HASHES" not in text:
+        return None
+    what = f"the index has no {found[1]}" if found else "the index has a wheel of other bytes than the lock's"
+    return FetchError(
+        what,
+        where=where,
+        hint="name an index that has it in --site, lock again with --upgrade, or build without --pure",
+    )
+
+
+# Words of BuildKit and Docker, what they mean, and what helps.
+_CAUSES: tuple[tuple[str, str, str], ...] = (
+    (
+        r"failed to resolve source metadata for (\S+?):? ",
+        "the base {0} cannot be had from its registry",
+        "--base bootstrap makes it here from the lock's packages",
+    ),
+    (
+        r"(?:OCI|Docker) exporter (?:feature )?is (?:currently )?not supported for the docker driver",
+        "this engine's classic image store exports no OCI image",
+        "switch on its containerd image store, name another builder with --builder, or use --load",
+    ),
+    (
+        r"no space left on device",
+        "the builder's disk is full",
+        "free some space: `docker buildx prune` drops its cache",
+    ),
+    (
+        r"failed to create endpoint \S+ on network (\S+):",
+        "the engine's network `{0}` does not work",
+        "its log says more; a restart of the engine makes the network anew",
+    ),
+    (
+        r"unknown flag: (\S+)",
+        "this buildx does not know {0}",
+        _INSTALL,
+    ),
+    (
+        r"(?:Cannot connect to the Docker daemon|error during connect|connection refused|closing transport)",
+        "the builder stopped answering",
+        "does the engine still run? `docker buildx ls` says",
+    ),
+)
+
+
+def _lacking(text: str, where: str) -> EnvironmentFault | FetchError | None:
+    for pattern, meaning, hint in _CAUSES:
+        if found := re.search(pattern, text):
+            kind = FetchError if "registry" in meaning else EnvironmentFault
+            return kind(meaning.format(*(printable(word) for word in found.groups())), where=where, hint=hint)
+    return None
+
+
+def _buildx_version() -> tuple[int, int]:
+    try:
+        text = process.run(["docker", "buildx", "version"], timeout=_ASKING).stdout
+    except CommandError as error:
+        raise EnvironmentFault("docker has no `buildx`", where="--engine docker", hint=_INSTALL) from error
+    version = _numbers(text)
+    if (0, 0) < version < _BUILDX:
+        raise EnvironmentFault(
+            f"buildx {version[0]}.{version[1]} is too old: build contexts with names need 0.8",
+            where="--engine docker",
+            hint=_INSTALL,
+        )
+    return version
+
+
+def _engine() -> tuple[str, bool]:
+    """Ask the engine for its version, and whether it has the containerd image store."""
+    try:
+        version = process.run(
+            ["docker", "version", "--format", "{{.Server.Version}}"], timeout=_ASKING
+        ).stdout
+        status = process.run(["docker", "info", "--format", "{{json .DriverStatus}}"], timeout=_ASKING).stdout
+    except CommandError as error:
+        raise _no_builder("", error) from error
+    return version.strip(), "io.containerd.snapshotter" in status
+
+
+def _no_builder(name: str, error: CommandError) -> EnvironmentFault:
+    said = (error.result.stderr.strip() or error.result.stdout.strip()).splitlines()
+    reason = printable(redact(said[-1].removeprefix("ERROR: "))) if said else str(error)
+    what = f"the builder `{name}` does not answer" if name else "no builder answers"
+    return EnvironmentFault(
+        f"{what}: {reason}",
+        where="--builder" if name else "--engine docker",
+        hint="`docker buildx ls` names those there are; is Docker running, and DOCKER_HOST right?",
+    )
+
+
+def _field(text: str, name: str) -> str:
+    found = re.search(rf"^{re.escape(name)}:\s*(.*?)\s*$", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _numbers(text: str) -> tuple[int, int]:
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
