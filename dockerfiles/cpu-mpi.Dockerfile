@@ -342,7 +342,8 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'pip==26.3 --hash=sha256:f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && rm /out/opt/venv/bin/pip3.*
 
 # ---- the image
 FROM os AS image

@@ -549,7 +549,8 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'werkzeug==3.1.9 --hash=sha256:6392e50c78460ba618e5b21f08a71f59c99ce99cdc6cf6e3dd7e6ccca8754fab' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && rm /out/opt/venv/bin/pip3.*
 
 # ---- torch: 14 wheels
 FROM installer AS wheels-18-torch

@@ -23,7 +23,7 @@ class Allowed:
     """Paths that may differ, as a pattern; how, and why. `pure` is true where only BuildKit alone may."""
 
     paths: str
-    how: Literal["lines", "merged", "anything"]
+    how: Literal["lines", "merged", "script", "anything"]
     reason: str
     pure: bool = False
 
@@ -50,6 +50,12 @@ ALLOWED: tuple[Allowed, ...] = (
         how="anything",
         pure=True,
         reason="pip writes down that it was pip; RECORD lists those files, and has another order",
+    ),
+    Allowed(
+        paths=r"opt/venv/bin/[^/]+",
+        how="script",
+        pure=True,
+        reason="pip's lines around the call of a console script are not those of the wheel specification",
     ),
 )
 
@@ -92,5 +98,11 @@ def _holds(rule: Allowed, change: Change, ours: Side, theirs: Side) -> bool:
     if rule.how == "merged":
         targets = {item.target.removeprefix("/usr") for item in (change.before, change.after)}
         return change.what == ("target",) and len(targets) == 1
-    lines = [sorted(contents.read(side.blobs, change.path).splitlines()) for side in (ours, theirs)]
-    return change.what == ("sha256",) and lines[0] == lines[1]
+    texts = [contents.read(side.blobs, change.path).splitlines() for side in (ours, theirs)]
+    keep = _call if rule.how == "script" else sorted
+    return change.what == ("sha256",) and keep(texts[0]) == keep(texts[1])
+
+
+def _call(lines: list[bytes]) -> list[bytes]:
+    """Pick what a console script is about: its interpreter, what it imports from a package, and the call."""
+    return [lines[0], *(line for line in lines if line.startswith((b"from ", b"    sys.exit(")))]
