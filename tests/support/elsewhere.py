@@ -51,6 +51,7 @@ def command(folder: Path, *words: str | Path) -> list[str | Path]:
 
 
 def give(folder: Path) -> None:
-    """Hand folders over to the other user; files in them stay whose they are, for they may be links."""
-    for path, _, _ in os.walk(folder):
-        os.chown(path, UID, UID)
+    """Hand a folder over to the other user; of files in it those that have no other name somewhere else."""
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir() or path.stat().st_nlink == 1:
+            os.chown(path, UID, UID)
