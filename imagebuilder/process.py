@@ -170,6 +170,13 @@ def _signal(child: subprocess.Popen[str], number: int) -> None:
         os.killpg(child.pid, number)
 
 
+def cores() -> int:
+    """Count the processors that this process may use: a cpuset may allow it fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _kill(child: subprocess.Popen[str]) -> tuple[str, str]:
     """End the whole process group, politely first: a tool with mounts wants to undo them."""
     for number in (signal.SIGTERM, signal.SIGKILL):

@@ -8,7 +8,6 @@ are made in the caller's thread, for Ctrl-C arrives there and has to end mmdebst
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from imagebuilder import emulation, oci, platforms, supply, toolbox
+from imagebuilder import emulation, oci, platforms, process, supply, toolbox
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.built import build_built_layer
 from imagebuilder.layers.files import build_files_layer
@@ -275,7 +274,7 @@ def _was_damaged(wheel: Wheel, shop: Workshop) -> bool:
 @contextmanager
 def _threads() -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
     network = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
-    cores = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2), thread_name_prefix="splice")
+    cores = ThreadPoolExecutor(max_workers=max(2, process.cores()), thread_name_prefix="splice")
     try:
         yield network, cores
     finally:

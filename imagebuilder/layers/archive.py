@@ -10,7 +10,6 @@ Tar headers are POSIX ustar, with a pax header only where a path or size does no
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import struct
 import tarfile
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import BinaryIO
 
+from imagebuilder import process
 from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store
 
@@ -150,7 +150,7 @@ def compress_tar(stream: BinaryIO, store: Store, advance: Advance) -> LayerRecor
     """
     diff_id = hashlib.sha256()
     unpacked = 0
-    workers = min(os.cpu_count() or 1, 8)
+    workers = min(process.cores(), 8)
     with store.writer() as writer, ThreadPoolExecutor(workers) as pool:
         members: deque[Future[bytes]] = deque()
         for chunk in _chunks(stream):

@@ -127,7 +127,8 @@ def _started(
             # Its standard input closes with this connection.
             held = api.attach_socket(container, params={"stdin": 1, "stream": 1})
             api.start(container)
-        with contextlib.closing(held):
+        # The SDK keeps the connection in the response, and closing the file of its socket leaves it open.
+        with contextlib.closing(held._response):  # noqa: SLF001
             desk = ContainerDesk(engine=engine, container=container, source=folder)
             desk.run(["mkdir", "-p", FOLDER], timeout=60, cwd=Path("/"))
             yield desk
