@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ _LIMITS = (15.0, 60.0)
 _CONNECTIONS = 16
 # Seconds before the second retry; each later pause is twice the one before.
 _RETRY_PAUSE = 0.5
+_RETRIES = 3
+_PASSING = frozenset({429, 500, 502, 503, 504})
+_REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 
 # What the libraries' messages hold, and what it means; the first that is found counts.
 _TROUBLES = (
@@ -47,7 +52,7 @@ def session(proxies: Mapping[str, str], ca_bundle: Path | None, indexes: Iterabl
         indexes: URLs whose user and password go to their own host.
 
     """
-    made = requests.Session()
+    made = _Session()
     # With trust_env, requests lets REQUESTS_CA_BUNDLE win over the session's own bundle, and looks at the
     # environment again for each request; all of that has been read once, into the arguments.
     made.trust_env = False
@@ -55,12 +60,7 @@ def session(proxies: Mapping[str, str], ca_bundle: Path | None, indexes: Iterabl
     made.headers["User-Agent"] = f"imagebuilder/{imagebuilder.__version__}"
     made.auth = _Credentials(indexes)
     made.proxies.update({key: url for key, url in proxies.items() if key != "no_proxy" and url})
-    retries = Retry(
-        total=3,
-        backoff_factor=_RETRY_PAUSE,
-        status_forcelist=(429, 500, 502, 503, 504),
-        raise_on_status=False,
-    )
+    retries = Retry(total=_RETRIES, backoff_factor=_RETRY_PAUSE, status=0, respect_retry_after_header=False)
     adapter = _Adapter(proxies.get("no_proxy", ""), retries)
     made.mount("http://", adapter)
     made.mount("https://", adapter)
@@ -91,6 +91,18 @@ def in_words(error: Exception) -> str:
     return next((words for sign, words in _TROUBLES if sign in text), text)
 
 
+class _Session(requests.Session):
+    """Raises requests' own errors for whatever a server's redirects hold."""
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        try:
+            return super().send(request, **kwargs)
+        except requests.RequestException:
+            raise
+        except ValueError as error:
+            raise requests.exceptions.InvalidURL(f"the server sends on to what is no URL: {error}") from error
+
+
 class _Adapter(HTTPAdapter):
     """Adds what requests does only with trust_env: hosts that need no proxy; and a default time limit."""
 
@@ -107,9 +119,9 @@ class _Adapter(HTTPAdapter):
         cert: Any = None,
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        host = urlsplit(request.url or "").hostname or ""
-        direct = bypasses_proxy(host, self._no_proxy)
-        return super().send(
+        direct = bypasses_proxy(_origin(request.url or "")[1] or "", self._no_proxy)
+        once = functools.partial(
+            super().send,
             request,
             stream=stream,
             timeout=timeout or _LIMITS,
@@ -117,6 +129,20 @@ class _Adapter(HTTPAdapter):
             cert=cert,
             proxies={} if direct else proxies,
         )
+        reply = once()
+        # Not left to urllib3: it waits as long as a server says, and reads the whole of every answer that it
+        # throws away, however long.
+        for attempt in range(_RETRIES):
+            if reply.status_code not in _PASSING or request.method not in _REPEATABLE:
+                break
+            reply.close()
+            time.sleep(_RETRY_PAUSE * 2**attempt)
+            reply = once()
+        if reply.is_redirect:
+            # requests reads what a redirect brings with it; nobody needs it.
+            reply.close()
+            reply._content = b""  # noqa: SLF001 - there is no public way to say that it has been read
+        return reply
 
 
 class _Credentials(AuthBase):
@@ -145,5 +171,9 @@ class _Credentials(AuthBase):
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    """Take scheme, host and port from a URL; one that is none, a redirect may give it, has none of them."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return "", None, None

@@ -15,13 +15,19 @@ from urllib.parse import urlencode, urlsplit
 
 import requests
 
+from imagebuilder import jsontext
 from imagebuilder.errors import RegistryError
 from imagebuilder.registry import credentials, faults
 from imagebuilder.registry.credentials import Credentials
 from imagebuilder.registry.reference import Reference, is_loopback
 from imagebuilder.yamlfile import printable
 
-_PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",]+))')
+# Words are tried from their beginning only: else a long one without `=` would be tried from every letter.
+_PARAMETER = re.compile(r'(?<![A-Za-z_])([A-Za-z_]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s",]+))')
+# A challenge has a few hundred characters, a token some thousand; what is longer is somebody's trap.
+_LONGEST = 8192
+_LONGEST_TOKEN = 65_536
+_TOKEN = re.compile(rf"[!-~]{{1,{_LONGEST_TOKEN}}}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +71,7 @@ class SignIn:
     def learn(self, reply: requests.Response) -> None:
         """Note the challenge of the registry's front door, where it has one."""
         if reply.status_code == requests.codes.unauthorized:
-            self._challenge = reply.headers.get("WWW-Authenticate", "")
+            self._challenge = reply.headers.get("WWW-Authenticate", "")[:_LONGEST]
 
     def authorization(self) -> str:
         """Return the header's value; empty where the registry asks for nothing."""
@@ -85,7 +91,7 @@ class SignIn:
         with self._lock:
             if used != self._header:
                 return True
-            self._challenge = reply.headers.get("WWW-Authenticate", "")
+            self._challenge = reply.headers.get("WWW-Authenticate", "")[:_LONGEST]
             if not self._challenge:
                 return False
             self._header = self._answer()
@@ -106,8 +112,12 @@ class SignIn:
 
     def _token(self, fields: dict[str, str]) -> str:
         """Ask the token server that the challenge names."""
-        realm = fields["realm"]
-        host = urlsplit(realm).hostname or ""
+        realm, host = fields["realm"], _host(fields["realm"])
+        if not host:
+            raise RegistryError(
+                f"the registry names a token server that is no URL: {printable(realm)}",
+                where=str(self._reference),
+            )
         plain_registry = self._reference.is_loopback and is_loopback(host)
         if not realm.startswith("https://") and not plain_registry:
             raise RegistryError(
@@ -141,14 +151,14 @@ class SignIn:
         if reply.status_code != requests.codes.ok:
             raise faults.refused(reply, "sign-in", self._reference)
         try:
-            data = reply.json()
-            token = str(data.get("token") or data["access_token"])
+            data = jsontext.loads(reply.content, limit=_LONGEST_TOKEN * 2)
+            token = data.get("token") or data["access_token"]
         except (ValueError, KeyError, AttributeError):
             raise RegistryError(
                 f"the token server of the registry, {printable(host)}, gave no token",
                 where=str(self._reference),
             ) from None
-        if not token.isascii() or not token.isprintable() or " " in token:
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise RegistryError(
                 f"the token server of the registry, {printable(host)}, gave a broken token",
                 where=str(self._reference),
@@ -163,3 +173,11 @@ class SignIn:
 
 def _basic(known: Credentials) -> str:
     return "Basic " + base64.b64encode(f"{known.user}:{known.password}".encode()).decode()
+
+
+def _host(url: str) -> str:
+    """Name the host of a URL; empty where it is none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

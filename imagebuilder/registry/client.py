@@ -6,9 +6,11 @@ sign-in with tokens is described in https://distribution.github.io/distribution/
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import random
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -18,10 +20,10 @@ from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
-import urllib3
 
 import imagebuilder
 from imagebuilder.errors import RegistryError
+from imagebuilder.registry import body as bodies
 from imagebuilder.registry import certificates, faults
 from imagebuilder.registry.auth import Message, SignIn
 from imagebuilder.registry.certificates import Trust
@@ -46,6 +48,7 @@ BLOB_REPLY_SECONDS = 900.0
 _LONGEST_PAUSE = 60.0
 _REDIRECTS = 5
 _SENT_ON = frozenset({301, 302, 303, 307, 308})
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 Body = Callable[[], Iterable[bytes]]
 _Given = TypeVar("_Given")
@@ -121,7 +124,9 @@ class Client:
         )
         if reply.status_code != requests.codes.ok:
             return ""
-        return reply.headers.get("Docker-Content-Digest") or self.get_manifest(name).digest
+        told = reply.headers.get("Docker-Content-Digest", "")
+        # What is no digest is not believed, and not shown to anybody either.
+        return told if _DIGEST.fullmatch(told) else self.get_manifest(name).digest
 
     def get_manifest(self, name: str) -> Manifest:
         """Read a manifest by tag or digest.
@@ -137,7 +142,7 @@ class Client:
         promised = name if name.startswith("sha256:") else reply.headers.get("Docker-Content-Digest", digest)
         if promised != digest:
             raise RegistryError(
-                f"the registry gave a manifest with the digest {digest}, not {promised}",
+                f"the registry gave a manifest with the digest {digest}, not {printable(promised)}",
                 where=self._where(name),
                 hint="something between here and the registry changes what passes; try without the proxy",
             )
@@ -191,6 +196,9 @@ class Client:
             if reply.status_code in wanted:
                 return reply
             with reply:
+                if stream:
+                    with contextlib.suppress(requests.RequestException):
+                        bodies.keep(reply)
                 if reply.status_code == requests.codes.unauthorized and self._is_own(url) and not renewed:
                     # A token may have run out since the last request; a password is asked for once.
                     renewed = self._sign_in.renew(reply, used)
@@ -204,12 +212,12 @@ class Client:
     def url(self, place: str) -> str:
         """Make a full URL; one that the registry gave stays, but never leads from TLS back to plain HTTP."""
         self._patiently(self._open, self.attempts)
-        url = urljoin(f"{self._origin}/v2/{self.reference.path}/", place)
+        url = self._joined(f"{self._origin}/v2/{self.reference.path}/", place)
         # A registry behind a proxy that ends TLS often takes itself for one of plain HTTP.
         plain, secure = f"http://{self.reference.endpoint}/", f"https://{self.reference.endpoint}/"
         if self._origin.startswith("https:") and url.startswith(plain):
             url = secure + url.removeprefix(plain)
-        return url
+        return self._kept_secure(self._origin, url)
 
     def pause(self, failures: int, reason: str, asked: float = 0.0) -> None:
         """Wait before another try: the longer, the more have failed.
@@ -251,10 +259,9 @@ class Client:
             reply = self.request("GET", f"manifests/{name}", headers=accepted, stream=True)
             try:
                 with reply:
-                    return reply, reply.raw.read(MANIFEST_LIMIT + 1, decode_content=True)
-            except urllib3.exceptions.HTTPError as error:
-                cut = requests.ConnectionError(error)
-                raise faults.unreachable(cut, reply.url, str(self.reference)) from error
+                    return reply, bodies.read(reply, MANIFEST_LIMIT)
+            except requests.RequestException as error:
+                raise faults.unreachable(error, reply.url, str(self.reference)) from error
 
         return self._patiently(read, self.attempts)
 
@@ -304,24 +311,55 @@ class Client:
             if reply.status_code not in _SENT_ON or message.method not in {"GET", "HEAD"} or not target:
                 return reply
             reply.close()
-            url = urljoin(message.url, target)
-            if message.url.startswith("https:") and not url.startswith("https:"):
-                raise RegistryError(
-                    f"the registry sends on from TLS to plain HTTP, at {printable(urlsplit(url).netloc)}",
-                    where=str(self.reference),
-                    hint="its storage or its proxy is set up wrongly",
-                )
+            url = self._kept_secure(message.url, self._joined(message.url, target))
             message = replace(message, url=url)
         raise RegistryError(f"the registry sends on more than {_REDIRECTS} times", where=str(self.reference))
 
+    def _joined(self, base: str, place: str) -> str:
+        """Complete a URL that the registry gave."""
+        try:
+            url = urljoin(base, place)
+            if urlsplit(url).scheme in {"http", "https"} and urlsplit(url).hostname:
+                return url
+        except ValueError:
+            pass  # what a bracket does in the wrong place
+        raise RegistryError(
+            f"the registry names a place that is no URL: {printable(place)}", where=str(self.reference)
+        )
+
+    def _kept_secure(self, base: str, url: str) -> str:
+        """Refuse what leads from TLS to plain HTTP: layers are not for everybody on the way to read."""
+        if base.startswith("https:") and not url.startswith("https:"):
+            raise RegistryError(
+                f"the registry sends on from TLS to plain HTTP, at {printable(urlsplit(url).netloc)}",
+                where=str(self.reference),
+                hint="its storage or its proxy is set up wrongly",
+            )
+        return url
+
     def _exchange(self, message: Message) -> requests.Response:
         """Do one exchange, without redirects, sign-in or second try."""
+        reply = self._sent(message)
+        if not message.stream and not bodies.keep(reply):
+            raise RegistryError(
+                f"the answer to {message.method} has more than {bodies.SMALL} bytes, where a few are due",
+                where=str(self.reference),
+                hint="is it a registry, or a proxy in front of one?",
+            )
+        return reply
+
+    def _sent(self, message: Message) -> requests.Response:
         host = urlsplit(message.url).netloc
         trust, verify = self._trust(host)
         return self._options.session.request(
             message.method,
             message.url,
-            headers={"User-Agent": f"imagebuilder/{imagebuilder.__version__}", **message.headers},
+            headers={
+                "User-Agent": f"imagebuilder/{imagebuilder.__version__}",
+                # Bytes as they are: what is packed may unpack to any size.
+                "Accept-Encoding": "identity",
+                **message.headers,
+            },
             data=message.body or None,
             # An `auth` of our own, though it adds nothing, keeps requests from reading ~/.netrc.
             auth=lambda prepared: prepared,
@@ -331,7 +369,7 @@ class Client:
             cert=(str(trust.client[0]), str(trust.client[1])) if trust.client else None,
             timeout=(CONNECT_SECONDS, message.reply_seconds),
             allow_redirects=False,
-            stream=message.stream,
+            stream=True,
         )
 
     def _trust(self, host: str) -> tuple[Trust, str | None]:

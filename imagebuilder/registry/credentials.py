@@ -7,8 +7,6 @@ The format is described in https://docs.docker.com/reference/cli/docker/login/ (
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import logging
 import os
 import re
@@ -17,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from imagebuilder import jsontext
 from imagebuilder.errors import EnvironmentFault, InputError
 from imagebuilder.process import run
 from imagebuilder.registry.reference import DOCKER_HUB
@@ -84,7 +83,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
     try:
-        data = json.loads(raw[:_LIMIT])
+        data = jsontext.loads(raw, limit=_LIMIT)
     except ValueError as error:
         raise InputError(
             "is not JSON", where=str(path), hint="mend it, or write it anew with `docker login`"
@@ -116,7 +115,7 @@ def _entry(entry: Any, name: str, path: Path) -> Credentials:
     if auth := entry.get("auth"):
         try:
             user, colon, password = base64.b64decode(str(auth)).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # not base64, not ASCII, or not UTF-8 inside
             user = colon = password = ""
         if not colon:
             raise InputError(
@@ -139,7 +138,7 @@ def _ask_helper(helper: str, key: str, path: Path) -> Credentials:
         log.debug("%s has nothing for %s (it ended with %d)", command, printable(key), result.code)
         return ANONYMOUS
     try:
-        data = json.loads(result.stdout)
+        data = jsontext.loads(result.stdout, limit=_LIMIT)
         user, secret = str(data["Username"]), str(data["Secret"])
     except (ValueError, KeyError, TypeError):
         raise EnvironmentFault(

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import requests
 
+from imagebuilder import jsontext
 from imagebuilder.errors import RegistryError
 from imagebuilder.registry.reference import DOCKER_HUB, Reference
 from imagebuilder.yamlfile import printable
@@ -19,6 +20,7 @@ _REASON = re.compile(r"certificate verify failed: ([^(]*[^( ])")
 # OpenSSL's reasons when the answer to a TLS greeting is something else.
 _PLAIN = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 _LONGEST = 300
+_LARGEST = 65_536
 
 # The error codes of the OCI distribution specification, and the statuses of proxies in front of a registry:
 # what it means, and what to do. `{login}` is the command that signs in, `{name}` the repository.
@@ -166,17 +168,18 @@ def retry_after(reply: requests.Response) -> float:
     """Read how many seconds the registry asks to wait; 0 when it does not say (RFC 9110 section 10.2.3)."""
     value = reply.headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():
-        return float(value)
+        return float(value[:9])
     try:
-        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except ValueError:
+        return max(parsedate_to_datetime(value[:64]).timestamp() - time.time(), 0.0)
+    except (ValueError, TypeError, OverflowError, OSError):
+        # All that dates beyond the calendar's ends raise.
         return 0.0
 
 
 def _first_error(reply: requests.Response) -> tuple[str, str]:
     """Take code and message from the reply's JSON, safe to show and short; empty when it has none."""
     try:
-        first = reply.json()["errors"][0]
+        first = jsontext.loads(reply.content, limit=_LARGEST)["errors"][0]
         code, message = str(first.get("code", "")), str(first.get("message", ""))
     except (ValueError, LookupError, TypeError, AttributeError, requests.RequestException):
         return "", ""

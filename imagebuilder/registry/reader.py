@@ -8,18 +8,20 @@ image-index.md); referrers and the tag that stands in for them are distribution-
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
-import urllib3
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
+from imagebuilder import jsontext
 from imagebuilder.errors import RegistryError
+from imagebuilder.registry import body as bodies
+from imagebuilder.registry import faults
 from imagebuilder.registry.client import MANIFEST_LIMIT, Client, Manifest
+from imagebuilder.tags import TAG
 from imagebuilder.yamlfile import printable
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -29,11 +31,16 @@ _IMAGES = frozenset({OCI_MANIFEST, "application/vnd.docker.distribution.manifest
 
 # What anybody attaches is JSON or text for people to read; a bill of materials of ten thousand packages has
 # some megabytes.
-BLOB_LIMIT = 64 * 1024 * 1024
+BLOB_LIMIT = 32 * 1024 * 1024
+# More values than a manifest, an index or a page of a list has.
+_MOST_VALUES = 100_000
 # More tags and artefacts than anybody looks through; a registry that lists without end is cut off.
 _MOST_PAGES = 100
+_MOST_BYTES = 4 * MANIFEST_LIMIT
 _TRIES = 3
-_NEXT = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
+_NEXT = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
+_LONGEST_LINK = 8192
+_HINT = "it was made by another tool, or damaged"
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -71,7 +78,7 @@ class ImageManifest(_Document):
     media_type: Annotated[str, Field(alias="mediaType")] = OCI_MANIFEST
     artifact_type: Annotated[str, Field(alias="artifactType", max_length=255)] = ""
     config: Descriptor
-    layers: tuple[Descriptor, ...] = ()
+    layers: Annotated[tuple[Descriptor, ...], FailFast()] = ()
     subject: Descriptor | None = None
     annotations: dict[str, str] = {}
 
@@ -80,7 +87,7 @@ class Index(_Document):
     """A list of manifests."""
 
     schema_version: Annotated[Literal[2], Field(alias="schemaVersion")]
-    manifests: tuple[Descriptor, ...] = ()
+    manifests: Annotated[tuple[Descriptor, ...], FailFast()] = ()
     annotations: dict[str, str] = {}
 
 
@@ -130,7 +137,7 @@ def blob(client: Client, descriptor: Descriptor) -> bytes:
     """Read a small blob into memory, and hold it to its descriptor.
 
     Raises:
-        RegistryError: it is larger than 64 MiB, cannot be had, or is not what the descriptor says.
+        RegistryError: it is larger than 32 MiB, cannot be had, or is not what the descriptor says.
 
     """
     where = f"{client.reference.name}@{descriptor.digest}"
@@ -140,8 +147,8 @@ def blob(client: Client, descriptor: Descriptor) -> bytes:
         reply = client.request("GET", f"blobs/{descriptor.digest}", stream=True)
         try:
             with reply:
-                data = _read(reply, descriptor.size)
-        except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as error:
+                data = bodies.read(reply, descriptor.size)
+        except requests.RequestException as error:
             if attempt == _TRIES:
                 raise RegistryError(
                     f"broke off while it was read ({type(error).__name__})", where=where, hint="try again"
@@ -162,11 +169,11 @@ def blob(client: Client, descriptor: Descriptor) -> bytes:
 
 
 def tags(client: Client) -> tuple[str, ...]:
-    """List the tags of the repository, in the registry's order."""
+    """List the tags of the repository, in the registry's order; what cannot be one is left out."""
     found: list[str] = []
     for page in _pages(client, "tags/list?n=1000", (200, 404)):
         found += parse(_Tags, page, client.reference.name).tags or ()
-    return tuple(dict.fromkeys(found))
+    return tuple(tag for tag in dict.fromkeys(found) if TAG.fullmatch(tag))
 
 
 def referrers(client: Client, digest: str) -> tuple[Descriptor, ...]:
@@ -199,6 +206,7 @@ def parse(model: type[_Model], data: bytes, where: str) -> _Model:
 
     """
     try:
+        jsontext.loads(data, limit=MANIFEST_LIMIT, most=_MOST_VALUES, unique=True)
         return model.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
@@ -208,7 +216,11 @@ def parse(model: type[_Model], data: bytes, where: str) -> _Model:
                 ": :", ":"
             ),
             where=where,
-            hint="it was made by another tool, or damaged",
+            hint=_HINT,
+        ) from None
+    except ValueError as error:
+        raise RegistryError(
+            f"is not a document of its kind: it {printable(str(error))}", where=where, hint=_HINT
         ) from None
 
 
@@ -220,26 +232,14 @@ def json_object(data: bytes, where: str) -> Mapping[str, Any]:
 
     """
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        found = jsontext.loads(data, limit=BLOB_LIMIT, unique=True)
+    except ValueError as error:
         raise RegistryError(
-            "is not a JSON object", where=where, hint="it was made by another tool, or damaged"
-        )
+            f"is not a JSON object: it {printable(str(error))}", where=where, hint=_HINT
+        ) from None
+    if not isinstance(found, dict):
+        raise RegistryError("is not a JSON object", where=where, hint=_HINT)
     return found
-
-
-def _read(reply: requests.Response, size: int) -> bytes:
-    """Read at most one byte more than was announced, whatever comes."""
-    parts, rest = [], size + 1
-    while rest > 0:
-        part = reply.raw.read(min(rest, 1 << 20), decode_content=True)
-        if not part:
-            break
-        parts.append(part)
-        rest -= len(part)
-    return b"".join(parts)
 
 
 def _digest(data: bytes) -> str:
@@ -255,16 +255,26 @@ def _pages(client: Client, place: str, wanted: tuple[int, ...]) -> list[bytes]:
         with reply:
             if reply.status_code != requests.codes.ok:
                 return pages
-            data = _read(reply, MANIFEST_LIMIT)
+            try:
+                data = bodies.read(reply, MANIFEST_LIMIT)
+            except requests.RequestException as error:
+                raise faults.unreachable(error, url, client.reference.name) from error
             if len(data) > MANIFEST_LIMIT:
                 raise RegistryError("a list is larger than 4 MiB", where=client.reference.name)
             pages.append(data)
+            if sum(map(len, pages)) > _MOST_BYTES:
+                raise RegistryError(
+                    f"a list is larger than {_MOST_BYTES >> 20} MiB", where=client.reference.name
+                )
             url = _next(reply, url)
     return pages
 
 
 def _next(reply: requests.Response, url: str) -> str:
     """Find the next page; only ever on the host that gave this one, for the sign-in goes with it."""
-    found = _NEXT.search(reply.headers.get("Link", ""))
-    following = urljoin(url, found[1]) if found else ""
-    return following if following and urlsplit(following).netloc == urlsplit(url).netloc else ""
+    found = _NEXT.search(reply.headers.get("Link", "")[:_LONGEST_LINK])
+    try:
+        following = urljoin(url, found[1]) if found else ""
+        return following if following and urlsplit(following)[:2] == urlsplit(url)[:2] else ""
+    except ValueError:
+        return ""
