@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import queue
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +42,7 @@ _FAILURES = 3
 _OK = 200
 _PARTIAL = 206
 _NOTHING_LEFT = 416
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _REFUSED = frozenset({400, 401, 403, 404, 405, 407, 410, 451})
 
 
@@ -267,13 +270,13 @@ def _granted(answer: requests.Response, start: int, item: Download, url: str) ->
     status = f"{answer.status_code} {answer.reason} from {redact(url)}"
     if answer.status_code == _OK:
         length = answer.headers.get("Content-Length", "")
-        if length.isdigit():
+        if _NUMBER.fullmatch(length):
             _check_length(int(length), item, url)
         return 0
     if answer.status_code == _PARTIAL:
         unit, _, total = answer.headers.get("Content-Range", "").partition("/")
         if unit.startswith(f"bytes {start}-"):
-            _check_length(int(total) if total.isdigit() else item.size, item, url)
+            _check_length(int(total) if _NUMBER.fullmatch(total) else item.size, item, url)
             return start
     if answer.status_code == _NOTHING_LEFT:
         raise _WrongBytesError(f"wanted {item.size} bytes, got {start} and no more from {redact(url)}")
@@ -302,8 +305,9 @@ class _Progress:
 @contextmanager
 def _opened(part: Path) -> Iterator[BinaryIO]:
     with explained(part):
-        part.touch()
-        file = part.open("r+b")
+        # A link there is nobody's doing but somebody's who wants another file of ours written.
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        file = os.fdopen(descriptor, "r+b")
     with file:
         yield file
 

@@ -11,18 +11,27 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
-from imagebuilder import textfile
+from imagebuilder import jsontext, textfile
 from imagebuilder.errors import InputError, LockError, Problem
 
 FORMAT = 2
 _LIMIT = 16_000_000
+# A package is some ten values: this is ten thousand of them.
+_MOST_VALUES = 100_000
+_SHOWN = 20
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Size = Annotated[int, Field(ge=0)]
 # A file's name, never a path: what the lock says is joined to folders of the store.
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+~%!-]*$", max_length=255)]
+# What a lock says ends up in commands, in names of files and in front of people: so nothing that could be a
+# path, an option or an escape. Debian's names: Policy 5.6.1 and 5.6.12.
+WheelName = Annotated[str, Field(pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$", max_length=200)]
+DebName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=200)]
+Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+:~!_-]*$", max_length=200)]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=255)]
 PoolPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](?:/?[A-Za-z0-9_+~%:-][A-Za-z0-9._+~%:-]*)*$")]
 
 
@@ -36,20 +45,20 @@ class Wheel(_Strict):
     The component is the pin that brought the wheel in (`torch`, `cudnn`, ...), `python` for the rest.
     """
 
-    name: str
-    version: str
+    name: WheelName
+    version: Version
     file: FileName
     size: Size
     sha256: Sha256
-    component: str
+    component: DebName
 
 
 class Deb(_Strict):
     """One Debian package: `path` is where an archive keeps it, below the archive's root."""
 
-    name: str
-    version: str
-    architecture: str
+    name: DebName
+    version: Version
+    architecture: Word
     path: PoolPath
     size: Size
     sha256: Sha256
@@ -66,9 +75,9 @@ class Source(_Strict):
 
     """
 
-    name: str
-    version: str
-    suite: str = ""
+    name: DebName
+    version: Version
+    suite: Word | Literal[""] = ""
     path: PoolPath | Literal[""] = ""
     file: FileName
     size: Size
@@ -89,13 +98,13 @@ class Build(_Strict):
 
     """
 
-    component: str
-    version: str
+    component: DebName
+    version: Version
     packages: tuple[str, ...]
     system: tuple[str, ...]
-    debs: tuple[Deb, ...]
-    wheels: tuple[Wheel, ...]
-    sources: tuple[Source, ...]
+    debs: Annotated[tuple[Deb, ...], FailFast()]
+    wheels: Annotated[tuple[Wheel, ...], FailFast()]
+    sources: Annotated[tuple[Source, ...], FailFast()]
 
 
 class Override(_Strict):
@@ -127,16 +136,16 @@ class Lock(_Strict):
 
     format: Literal[1, 2] = 1
     inputs: Sha256
-    recipe: str
-    base: str
-    architecture: str
-    python: str
-    pins: dict[str, str]
+    recipe: Word
+    base: Word
+    architecture: Word
+    python: Version
+    pins: dict[DebName, Version]
     packages: tuple[str, ...]
     overrides: tuple[Override, ...] = ()
-    wheels: tuple[Wheel, ...]
-    debs: tuple[Deb, ...]
-    builds: tuple[Build, ...] = ()
+    wheels: Annotated[tuple[Wheel, ...], FailFast()]
+    debs: Annotated[tuple[Deb, ...], FailFast()]
+    builds: Annotated[tuple[Build, ...], FailFast()] = ()
 
     @property
     def files(self) -> tuple[Deb | Wheel | Source, ...]:
@@ -218,9 +227,9 @@ def loads(text: str, where: str) -> Lock:
                 where=": ".join(filter(None, (where, ".".join(str(step) for step in item["loc"])))),
                 hint=again(where),
             )
-            for item in error.errors()
+            for item in error.errors()[:_SHOWN]
         ]
-        raise InputError.of(problems[:20]) from None
+        raise InputError.of(problems) from None
 
 
 def parse(text: str, where: str) -> Any:
@@ -231,9 +240,9 @@ def parse(text: str, where: str) -> Any:
 
     """
     try:
-        return json.loads(text, object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not a lock: {error}", where=where, hint=again(where)) from None
+        return jsontext.loads(text, limit=_LIMIT, most=_MOST_VALUES, unique=True)
+    except ValueError as error:
+        raise InputError(f"is not a lock: it {error}", where=where, hint=again(where)) from None
 
 
 def read(path: Path) -> Lock:
@@ -256,9 +265,12 @@ def read_text(path: Path) -> str:
 
     """
     try:
-        if path.stat().st_size > _LIMIT:
+        # Not by its size: a device has none, and never ends.
+        with path.open("rb") as file:
+            raw = file.read(_LIMIT + 1)
+        if len(raw) > _LIMIT:
             raise InputError("is far too large for a lock", where=str(path), hint=again(str(path)))
-        return path.read_text(encoding="utf-8")
+        return raw.decode("utf-8")
     except FileNotFoundError:
         raise LockError("there is no lock", where=str(path), hint=again(str(path))) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -288,10 +300,3 @@ def require_in_step(lock: Lock, inputs: str, recipe: Path) -> None:
 def again(where: str) -> str:
     """Say how to make a lock anew: a sentence for a hint."""
     return f"run: imagebuilder lock {where.partition(': ')[0].removesuffix('.lock')}.yaml"
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) != len(pairs):
-        raise ValueError("a key is given twice")
-    return data

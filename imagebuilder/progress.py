@@ -210,4 +210,6 @@ def shown(kind: str, stream: IO[str]) -> Iterator[Progress]:
 
 
 def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
+    from rich.markup import escape
+
+    return escape(text)

@@ -569,7 +569,7 @@ def _flock(path: Path, kind: int) -> Iterator[Any]:
     """Hold a lock between processes and threads; the kernel frees it when its holder dies."""
     with explained(path):
         _folder(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         with explained(path):
             fcntl.flock(descriptor, kind)

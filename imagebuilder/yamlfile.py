@@ -2,7 +2,7 @@
 
 Refused besides broken syntax: duplicate and merged keys, tags, aliases (a small file can expand to
 gigabytes), floats and other implicit types where a version is meant (`1.10` would read as 1.1), several
-documents, and files over a megabyte. What leaves the rest of the file readable is kept in the document,
+documents, and files over 250 kB. What leaves the rest of the file readable is kept in the document,
 so that `validate` reports it together with what the model finds.
 """
 
@@ -19,8 +19,11 @@ from pydantic import BaseModel, ValidationError
 
 from imagebuilder.errors import ImagebuilderError, InputError, Problem
 
-_LIMIT = 1_000_000
+_LIMIT = 250_000
 _DEPTH = 32
+# Keys and values together: a recipe of a thousand packages has a thousand.
+_MOST_NODES = 10_000
+_LONGEST_KEY = 255
 _LONGEST = 200  # characters of a value in a message
 _SHOWN = 50  # problems of one file; nobody reads more, and a hostile file can hold any number
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -203,6 +206,7 @@ class _Reader:
         self._lines: dict[_Path, int] = {}
         self._problems: list[Found] = []
         self._depth = 0
+        self._nodes = 0
         self._loader = yaml.SafeLoader(text)
         # PyYAML's composer shares the nodes of aliases, and forgets which tags were written out: look at
         # each event before it does.
@@ -236,6 +240,9 @@ class _Reader:
         tag = getattr(event, "tag", None)
         if tag is not None:
             raise self._fatal(event, f"the tag `{printable(tag)}` is not accepted", "write plain YAML")
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise self._fatal(event, f"holds more than {_MOST_NODES} values", "is this the right file?")
         self._depth += 1
         try:
             return self._compose(parent, index)
@@ -262,6 +269,10 @@ class _Reader:
                 self._note(
                     path, line, "merged keys (`<<`) are not accepted", "write each key and its value out"
                 )
+                continue
+            if len(key_node.value) > _LONGEST_KEY:
+                shown = printable(key_node.value)
+                self._note(path, line, f"`{shown}` is far too long for a key", "is this the right file?")
                 continue
             key = _escape(key_node.value)
             place = (*path, key)

@@ -8,8 +8,10 @@ image (https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/).
 from __future__ import annotations
 
 import re
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.message import Message
@@ -240,7 +242,8 @@ def _metadata_of(path: Path) -> str | None:
                     and wheel.getinfo(name).file_size <= _LIMIT
                 ):
                     return wheel.read(name).decode(errors="replace")
-    except (OSError, zipfile.BadZipFile, NotImplementedError):
+    # zipfile raises all of these for a wheel that is none.
+    except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error):
         return None
     return None
 
@@ -269,7 +272,7 @@ def _members(store: Store, digest: str) -> Iterator[tuple[tarfile.TarInfo, tarfi
         with igzip.open(path, "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:
                 yield member, tar
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
         raise StoreError(
             f"a layer cannot be read: {error}", where=str(path), hint="run: imagebuilder cache verify --fix"
         ) from error

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 # More artefacts than that are nobody's; each costs a few requests.
 _MOST = 200
+# All documents together are held in memory; a set of ours has two megabytes.
+_MOST_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +125,17 @@ def read(client: Client, key: EllipticCurvePublicKey | None = None) -> Published
     raw, manifest = reader.image_manifest(client, reference.digest or reference.tag)
     where = f"{reference.name}@{raw.digest}"
     config = reader.json_object(reader.blob(client, manifest.config), f"{where}: config")
-    ours, others = [], []
+    ours, others, held = [], [], 0
     for entry in reader.referrers(client, raw.digest)[:_MOST]:
         try:
-            found = _attachment(client, entry, raw.digest, key)
+            found = _attachment(client, entry, raw.digest, key, _MOST_BYTES - held)
         except RegistryError as error:
             # Anybody who may push may attach rubbish; it must not keep what is good from being read.
             log.warning("%s: %s is attached and cannot be read: %s", where, entry.digest, error)
             found = "(cannot be read)"
         if isinstance(found, Attachment):
             ours.append(found)
+            held += sum(map(len, found.files.values()))
         elif found:
             others.append(found)
     return Published(
@@ -156,7 +159,7 @@ def tags_of(client: Client, digest: str, most: int = 100) -> tuple[str, ...]:
 
 
 def _attachment(
-    client: Client, entry: Descriptor, subject: str, key: EllipticCurvePublicKey | None
+    client: Client, entry: Descriptor, subject: str, key: EllipticCurvePublicKey | None, room: int
 ) -> Attachment | str:
     """Read one artefact: ours with its files, for others' its type, "" for what belongs to another image."""
     _, manifest = reader.image_manifest(client, entry.digest)
@@ -167,6 +170,8 @@ def _attachment(
     kind = kind_of(artifact_type, manifest.annotations)
     if kind is None:
         return artifact_type
+    if sum(layer.size for layer in manifest.layers) > room:
+        raise RegistryError("is more than is read of one image's documents", where=entry.digest)
     files = {}
     for layer in manifest.layers:
         name = layer.annotations.get(TITLE, "")

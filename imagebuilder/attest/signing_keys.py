@@ -120,7 +120,7 @@ def _opened(pem: bytes, path: Path, password: Password) -> bytes:
         salt = base64.b64decode(box["kdf"]["salt"])
         sealed = base64.b64decode(box["cipher"]["nonce"]) + base64.b64decode(box["ciphertext"])
         ciphers = (box["kdf"]["name"], box["cipher"]["name"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise InputError("is damaged: it is not a key as cosign writes it", where=str(path)) from None
     if ciphers != ("scrypt", "nacl/secretbox"):
         raise InputError(

@@ -6,6 +6,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from imagebuilder import jsontext
+
+_LIMIT = 32_000_000
+_MOST_VALUES = 500_000
+
 
 class _Lenient(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -53,6 +58,9 @@ def read(data: bytes) -> Verdict:
 
     """
     try:
+        jsontext.loads(data, limit=_LIMIT, most=_MOST_VALUES, unique=True)
         return Verdict.model_validate_json(data)
     except ValidationError as error:
         raise ValueError(f"is not a smoke report: {error.errors()[0]['msg']}") from None
+    except ValueError as error:
+        raise ValueError(f"is not a smoke report: it {error}") from None

@@ -75,7 +75,9 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Shown("%(levelname).1s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     if verbose == 0:
         # It warns of every retry; what comes of them is said in the end, in our own words.
         logging.getLogger("urllib3").setLevel(logging.ERROR)
@@ -148,8 +150,27 @@ def out_json(value: object) -> None:
 
 
 def out(text: str) -> None:
-    typer.echo(text)
+    typer.echo(shown(text))
 
 
 def err(text: str) -> None:
-    typer.echo(text, err=True)
+    typer.echo(shown(text), err=True)
+
+
+def shown(text: str) -> str:
+    """Make text safe for a terminal: what packages, registries and logs say may hold its escape codes.
+
+    The last line of defence: messages escape what they quote where they are made. Lines stay lines.
+    """
+    if text.isprintable():
+        return text
+    keep = "\n\t"
+    return "".join(
+        char if char in keep or char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+class _Shown(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))

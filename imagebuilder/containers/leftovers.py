@@ -58,7 +58,7 @@ def is_left_behind(of: dict[str, str]) -> bool:
     """Tell by its labels whether nobody will come back for a container or a network."""
     host, _, process = of.get(OWNER_LABEL, "").partition(":")
     deadline = of.get(DEADLINE_LABEL, "")
-    over = deadline.isdigit() and int(deadline) < time.time()
+    over = deadline.isdecimal() and int(deadline) < time.time()
     return over or (host == _host() and not _is_alive(process))
 
 

@@ -27,12 +27,13 @@ from imagebuilder.layers.wheelfile import (
     packed_chunks,
     refuse,
 )
+from imagebuilder.yamlfile import printable
 
 INSTALLER = b"imagebuilder\n"
 FILE = 0o664
 EXECUTABLE = 0o775
 
-_ENTRY_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[.*\])?\s*")
+_ENTRY_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)(?:\s*\[.*\])?\s*")
 # Names that setuptools once gave to wrappers; pip leaves these out where an entry point has the name.
 _WRAPPER_ENDINGS = (".exe", "-script.py", ".pya")
 _SHEBANG = b"#!python"
@@ -224,13 +225,14 @@ def _entry_points(wheel: WheelFile) -> tuple[tuple[str, str, str], ...]:
     try:
         parser.read_string(wheel.entry_points)
     except configparser.Error as error:
-        raise refuse(wheel.file, where, f"cannot be read: {error.message.splitlines()[0]}") from None
+        raise refuse(wheel.file, where, f"cannot be read: {printable(error.message)}") from None
     found = {}
     for section in ("console_scripts", "gui_scripts"):
         for name, value in parser[section].items() if parser.has_section(section) else ():
             match = _ENTRY_POINT.fullmatch(value)
             if match is None:
-                raise refuse(wheel.file, where, f"has a command without a function: {name} = {value}")
+                said = printable(f"{name} = {value}")
+                raise refuse(wheel.file, where, f"has a command without a function: {said}")
             found[name] = (name, match[1], match[2])
     return tuple(found[name] for name in sorted(found))
 

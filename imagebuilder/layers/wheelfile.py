@@ -34,13 +34,23 @@ CHUNK = 1 << 20
 
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 _LOCAL_MAGIC = b"PK\x03\x04"
+_END = struct.Struct("<4sHHHHIIH")
+_END_MAGIC = b"PK\x05\x06"
+_END64 = struct.Struct("<4sQHHIIQQQQ")
+_END64_MAGIC = b"PK\x06\x06"
+_END64_LOCATOR = 20
+_NO_ZIP = (zipfile.BadZipFile, ValueError, EOFError, OSError, OverflowError, struct.error)
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _PATCHED = 0x0020
 _SIZES_FOLLOW = 0x0008
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _ZIP64 = 0xFFFFFFFF
 # What is read into memory at once: RECORD, METADATA, scripts. The largest RECORD known is some megabytes.
-_MEMORY_LIMIT = 256 << 20
+_MEMORY_LIMIT = 64 << 20
+# The zip directory is read into memory too, some twelve times its size. That of torch has one megabyte.
+_DIRECTORY_LIMIT = 32 << 20
+# All of a wheel, unpacked; the largest known has five gigabytes.
+_UNPACKED_LIMIT = 1 << 37
 _HASHES = frozenset({"sha256", "sha384", "sha512"})
 _HASH = re.compile(r"([a-z0-9]+)=([A-Za-z0-9_-]+)=*")
 _HINT = "the wheel is damaged, or was made by a broken tool; have it built again, or take another version"
@@ -220,19 +230,26 @@ def refuse(wheel: str, name: str, reason: str) -> BuildError:
 
 def _members(file: str, path: Path, descriptor: int) -> tuple[Member, ...]:
     try:
+        if _directory_size(descriptor) > _DIRECTORY_LIMIT:
+            raise BuildError("has far too many files", where=file, hint=_HINT)
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
             directory = archive.start_dir
     # zipfile raises all of these for bytes that are no zip file.
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError, struct.error) as error:
-        raise BuildError(f"is not a zip file: {error}", where=file, hint=_HINT) from None
+    except (*_NO_ZIP, NotImplementedError) as error:
+        raise BuildError(f"is not a zip file: {printable(str(error))}", where=file, hint=_HINT) from None
+    if sum(info.file_size for info in infos) > _UNPACKED_LIMIT:
+        raise BuildError(f"unpacks to more than {_UNPACKED_LIMIT >> 30} GiB", where=file, hint=_HINT)
     members: dict[str, Member] = {}
     spans: list[tuple[int, int, str]] = []
     for info in infos:
         name = info.orig_filename.removesuffix("/")
         if problem := path_problem(name) or _entry_problem(info):
             raise refuse(file, info.orig_filename, problem)
-        start = _data_start(file, info, descriptor)
+        try:
+            start = _data_start(file, info, descriptor)
+        except (OSError, OverflowError):
+            raise refuse(file, info.orig_filename, "is not in the file") from None
         spans.append((info.header_offset, start + info.compress_size, name))
         if name in members:
             raise refuse(file, name, "is there twice")
@@ -252,6 +269,25 @@ def _members(file: str, path: Path, descriptor: int) -> tuple[Member, ...]:
             raise refuse(file, name, "overlaps what follows it in the file")
     folders = {info.orig_filename.removesuffix("/") for info in infos if info.orig_filename.endswith("/")}
     return tuple(member for name, member in members.items() if name not in folders)
+
+
+def _directory_size(descriptor: int) -> int:
+    """Read how many bytes the zip directory takes, as the last records of the file say; 0 for what is no zip.
+
+    APPNOTE 4.3.16; where the field is too small for it, 4.3.14: the record stands right before its locator.
+    """
+    size = os.fstat(descriptor).st_size
+    start = max(size - _END.size - 0xFFFF, 0)
+    tail = os.pread(descriptor, _END.size + 0xFFFF, start)
+    at = tail.rfind(_END_MAGIC)
+    if at < 0 or len(tail) - at < _END.size:
+        return 0
+    told = int(_END.unpack_from(tail, at)[5])
+    place = start + at - _END64_LOCATOR - _END64.size
+    if place < 0:
+        return told
+    record = os.pread(descriptor, _END64.size, place)
+    return int(_END64.unpack(record)[8]) if record.startswith(_END64_MAGIC) else told
 
 
 def _entry_problem(info: zipfile.ZipInfo) -> str:
@@ -322,7 +358,7 @@ def _check_version(file: str, name: str, text: str) -> None:
     """Refuse formats of the future; Root-Is-Purelib may say either, for a venv has one folder for both."""
     headers = HeaderParser().parsestr(text)
     version = str(headers.get("Wheel-Version", "")).strip()
-    if not re.fullmatch(r"\d+\.\d+", version):
+    if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", version):
         raise refuse(file, name, "does not say its Wheel-Version")
     if int(version.partition(".")[0]) > 1:
         raise BuildError(

@@ -52,7 +52,7 @@ def jwt(secret: bytes) -> bool:
     head = secret.partition(b".")[0]
     try:
         header = json.loads(base64.urlsafe_b64decode(head + b"=" * (-len(head) % 4)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(header, dict) and "alg" in header
 

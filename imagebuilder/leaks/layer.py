@@ -127,6 +127,9 @@ class _Layer:
                 self._extend(kind, self._window[start - self._base :][:size])
             else:
                 size = int(self._long.pop(b"size", b"") or size)
+                if size < 0:
+                    # It would lead back to where we come from, for ever.
+                    raise ValueError("a file of the tar has a negative size")
                 self._enter(block, kind, start, size if kind in b"\x000" + b"7" else 0)
                 size = size if kind in b"\x0007" else 0
             self._header = start + -(-size // _BLOCK) * _BLOCK
@@ -185,7 +188,7 @@ class _Layer:
         return True
 
     def _note(self, finding: Finding | None) -> None:
-        if finding:
+        if finding and len(self._found) < _MOST:
             self._found[finding] = None
 
 
@@ -193,7 +196,10 @@ def _number(field: bytes) -> int:
     """Read a size: octal, or in base 256 where the first bit is set (GNU)."""
     if field[0] & 0x80:
         return int.from_bytes(field[1:])
-    return int(field.strip(b" \0") or b"0", 8)
+    size = int(field.strip(b" \0") or b"0", 8)
+    if size < 0:
+        raise ValueError("a header of the tar has a negative size")
+    return size
 
 
 def _unpacked(data: bytes) -> bytes:

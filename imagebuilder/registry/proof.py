@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from imagebuilder import platforms
+from imagebuilder import jsontext, platforms
 from imagebuilder.errors import GateError
 from imagebuilder.store import ImageRecord, Store
 
@@ -23,7 +21,7 @@ def require_proof(image: ImageRecord, store: Store) -> None:
     hint = f"run: imagebuilder smoke-test {image.name}{elsewhere}"
     try:
         with path.open("rb") as file:
-            report = json.loads(file.read(_LIMIT))
+            report = jsontext.loads(file.read(_LIMIT + 1), limit=_LIMIT)
     except FileNotFoundError:
         raise GateError(
             f"{image.name} was not proven: there is no smoke test of {image.manifest}",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import packaging.tags
+import urllib3
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from imagebuilder.errors import FetchError
 from imagebuilder.hostconfig import local_path
@@ -25,6 +29,14 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _PARTIAL = 206
+# METADATA holds a project's whole description, at times; a megabyte is much.
+_LARGEST = 16 << 20
+_NUMBER = re.compile(r"[0-9]{1,18}")
+# What zipfile, its decompressors, packaging and HTTP raise for what is no wheel, or no longer there.
+_UNREADABLE = (
+    OSError, EOFError, LookupError, ValueError, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error,
+    urllib3.exceptions.HTTPError,
+)  # fmt: skip
 # Names of manylinux from before PEP 600, and the C library that each stands for.
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
@@ -34,7 +46,10 @@ def best(files: Iterable[File], target: Target) -> File | None:
     order = _tag_order(target.python, target.glibc, target.machine)
     ranked = []
     for file in files:
-        _, _, build, tags = parse_wheel_filename(file.name)
+        try:
+            _, _, build, tags = parse_wheel_filename(file.name)
+        except InvalidWheelFilename:
+            continue  # an index may list anything
         ranks = [order[str(tag)] for tag in tags if str(tag) in order]
         if ranks:
             ranked.append((min(ranks), [-(build[0] if build else 0)], file.name, file))
@@ -60,7 +75,7 @@ def measure(file: File, session: requests.Session) -> File:
                 name=file.name, url=file.url, sha256=file.sha256, size=_remote_size(file.url, session)
             )
         return _received(file, session)
-    except OSError as error:  # that of requests is one, too
+    except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:  # that of requests is one, too
         raise FetchError(
             f"{file.name} cannot be had: {_in_words(error)}", hint="check the network and the index"
         ) from error
@@ -79,10 +94,10 @@ def requires(file: File, session: requests.Session) -> tuple[Requirement, ...]:
             text = _metadata_member(path)
         else:
             # PEP 658: an index serves the metadata beside the file.
-            answer = session.get(f"{file.url}.metadata")
-            text = answer.content if answer.ok else _metadata_member(_RemoteFile(file.url, session))
+            served = _served(f"{file.url}.metadata", session)
+            text = _metadata_member(_RemoteFile(file.url, session)) if served is None else served
         return tuple(Metadata.from_email(text, validate=False).requires_dist or ())
-    except (OSError, zipfile.BadZipFile, LookupError, ValueError) as error:
+    except _UNREADABLE as error:
         raise FetchError(f"the metadata of {file.name} cannot be read: {_in_words(error)}") from error
 
 
@@ -97,7 +112,10 @@ def demands(requirements: Iterable[Requirement], name: str, target: Target) -> t
     named = [item for item in requirements if canonicalize_name(item.name) == name]
 
     def holds(item: Requirement, extra: str) -> bool:
-        return item.marker is None or item.marker.evaluate({**environment, "extra": extra})
+        try:
+            return item.marker is None or item.marker.evaluate({**environment, "extra": extra})
+        except ValueError:
+            return False  # a comparison that has no meaning, as of a version with a word
 
     plain = tuple(item for item in named if holds(item, ""))
     if plain:
@@ -142,12 +160,33 @@ def _remote_size(url: str, session: requests.Session) -> int:
     # Any other encoding than the bytes themselves would give another length.
     plain = {"Accept-Encoding": "identity"}
     answer = session.head(url, headers=plain, allow_redirects=True)
-    if answer.ok and "Content-Length" in answer.headers:
-        return int(answer.headers["Content-Length"])
+    length = answer.headers.get("Content-Length", "")
+    if answer.ok and _NUMBER.fullmatch(length):
+        return int(length)
     with session.get(url, headers={**plain, "Range": "bytes=0-0"}, stream=True) as part:
         part.raise_for_status()
-        total = part.headers.get("Content-Range", "").rpartition("/")[2]
-        return int(total if total.isdigit() else part.headers.get("Content-Length", "-1"))
+        ranged = part.headers.get("Content-Range", "").rpartition("/")[2]
+        for told in (ranged, part.headers.get("Content-Length", "")):
+            if _NUMBER.fullmatch(told):
+                return int(told)
+    raise ValueError("the server does not say how large it is")
+
+
+def _served(url: str, session: requests.Session) -> bytes | None:
+    """Read what an index serves beside a file; None where it does not."""
+    with session.get(url, headers={"Accept-Encoding": "identity"}, stream=True) as answer:
+        if not answer.ok:
+            return None
+        return _bounded(answer, _LARGEST)
+
+
+def _bounded(answer: requests.Response, limit: int) -> bytes:
+    data = b""
+    while len(data) <= limit and (piece := answer.raw.read(_CHUNK, decode_content=False)):
+        data += piece
+    if len(data) > limit:
+        raise ValueError(f"the server gives more than {limit} bytes")
+    return data
 
 
 def _received(file: File, session: requests.Session) -> File:
@@ -165,6 +204,8 @@ def _metadata_member(source: Path | io.RawIOBase) -> bytes:
         for name in archive.namelist():
             folder, _, last = name.partition("/")
             if folder.endswith(".dist-info") and last == "METADATA":
+                if archive.getinfo(name).file_size > _LARGEST:
+                    raise ValueError("its METADATA is far too large")
                 return archive.read(name)
     raise LookupError("there is no METADATA in it")
 
@@ -200,5 +241,6 @@ class _RemoteFile(io.RawIOBase):
             if answer.status_code != _PARTIAL:
                 # Not an OSError: zipfile would take that for a file that is no zip.
                 raise LookupError("the server does not give parts of a file")
-            self._position = end
-            return answer.content
+            data = _bounded(answer, end - self._position)
+            self._position += len(data)
+            return data

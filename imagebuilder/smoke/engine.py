@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING
 
 import docker
@@ -68,7 +69,11 @@ def require_same(engine: Engine, target: Target) -> dict[str, str]:
 def user_of(engine: Engine, reference: str) -> tuple[int, int]:
     """Give the numeric user and group that an image runs as; 0 where it names them by word."""
     user, _, group = str(_image(engine, reference).attrs["Config"].get("User") or "0").partition(":")
-    return (int(user) if user.isdigit() else 0), (int(group) if group.isdigit() else 0)
+    return _number(user), _number(group)
+
+
+def _number(text: str) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else 0
 
 
 def gpus(engine: Engine, reference: str) -> tuple[str, ...]:

@@ -10,9 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from imagebuilder import textfile
+from imagebuilder import jsontext, textfile
 from imagebuilder.errors import InputError
 
+# That of sixteen nodes with everything that they said has two megabytes.
+_LIMIT = 32_000_000
+_MOST_VALUES = 500_000
 Status = Literal["passed", "failed", "skipped"]
 Mode = Literal["cpu", "one-gpu-shared", "multi-gpu"]
 Seconds = Annotated[float, Field(ge=0, description="How long it took, in seconds.")]
@@ -147,9 +150,12 @@ def read(path: Path) -> Report:
     """
     hint = "run the smoke test again"
     try:
-        return Report.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the report cannot be read: {error}", where=str(path), hint=hint) from None
+        with path.open("rb") as file:
+            raw = file.read(_LIMIT + 1)
+        jsontext.loads(raw, limit=_LIMIT, most=_MOST_VALUES)
+        return Report.model_validate_json(raw)
+    except OSError as error:
+        raise InputError(f"the report cannot be read: {error.strerror}", where=str(path), hint=hint) from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
@@ -158,6 +164,8 @@ def read(path: Path) -> Report:
             where=f"{path}: {where}".rstrip(": "),
             hint=hint,
         ) from None
+    except ValueError as error:
+        raise InputError(f"the report cannot be read: it {error}", where=str(path), hint=hint) from None
 
 
 def schema() -> dict[str, Any]:

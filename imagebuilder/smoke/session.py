@@ -262,9 +262,11 @@ class Session:
         self.require_ok(outcomes)
         world_size = (layout or self.layout).world_size
         found = [said for outcome in outcomes for said in self.said(outcome)]
-        ranks = sorted(int(said.get("rank", -1)) for said in found)
-        sizes = {said.get("world_size") for said in found}
-        if ranks != list(range(world_size)) or sizes != {world_size}:
+        # What an image says of itself may be of any kind: what is no number is no rank.
+        numbers = [said.get("rank") for said in found]
+        ranks = sorted(rank if isinstance(rank, int) else -1 for rank in numbers)
+        sizes = {str(said.get("world_size")) for said in found}
+        if ranks != list(range(world_size)) or sizes != {str(world_size)}:
             raise CheckFailed(
                 f"{world_size} ranks were started; who answered took itself for rank "
                 + ", ".join(f"{said.get('rank')} of {said.get('world_size')}" for said in found),
@@ -308,7 +310,7 @@ class Session:
                 continue
             try:
                 said = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(said, dict) and said.get("nonce") == self.nonce:
                 found.append(said)

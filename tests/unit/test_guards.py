@@ -21,7 +21,7 @@ LOCKS = sorted((ROOT / "recipes").glob("*.lock"))
 # Imports go to the left only (docs: values flow from the recipe to the registry). A name covers all that is
 # in it; a dotted one stands for itself.
 ORDER = (
-    *("errors", "process", "textfile", "yamlfile", "progress", "share", "tags", "about"),
+    *("errors", "process", "textfile", "jsontext", "yamlfile", "progress", "share", "tags", "about"),
     *("platforms", "emulation"),
     *("hostconfig", "http", "site", "containers", "toolbox", "suites"),
     *("recipe", "located", "catalog", "lock", "lockfile", "plan", "render", "keys", "rootfs", "checkpoints"),

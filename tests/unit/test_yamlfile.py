@@ -156,7 +156,7 @@ def test_a_file_over_the_limit_is_not_read_to_its_end(tmp_path: Path) -> None:
     big = tmp_path / "big.yaml"
     with big.open("wb") as file:
         file.truncate(10**12)
-    with pytest.raises(InputError, match="is larger than 1000000 bytes"):
+    with pytest.raises(InputError, match="is larger than 250000 bytes"):
         yamlfile.read(big)
 
 
