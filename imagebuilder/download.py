@@ -23,6 +23,7 @@ from imagebuilder.errors import FetchError, Problem
 from imagebuilder.hostconfig import local_path
 from imagebuilder.site import Site, redact
 from imagebuilder.store import Store, explained
+from imagebuilder.yamlfile import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -267,7 +268,7 @@ def _source(
 
 def _granted(answer: requests.Response, start: int, item: Download, url: str) -> int:
     """Read from which byte on a server answers."""
-    status = f"{answer.status_code} {answer.reason} from {redact(url)}"
+    status = f"{answer.status_code} {printable(answer.reason or '')} from {redact(url)}"
     if answer.status_code == _OK:
         length = answer.headers.get("Content-Length", "")
         if _NUMBER.fullmatch(length):

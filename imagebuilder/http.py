@@ -18,6 +18,7 @@ from requests.utils import get_netrc_auth
 from urllib3.util.retry import Retry
 
 import imagebuilder
+from imagebuilder.yamlfile import printable
 
 # Seconds to connect, and between two pieces of an answer.
 _LIMITS = (15.0, 60.0)
@@ -88,7 +89,7 @@ def bypasses_proxy(host: str, no_proxy: str) -> bool:
 def in_words(error: Exception) -> str:
     """Say in a few words what a nest of library errors means."""
     text = str(error)
-    return next((words for sign, words in _TROUBLES if sign in text), text)
+    return next((words for sign, words in _TROUBLES if sign in text), printable(text))
 
 
 class _Session(requests.Session):

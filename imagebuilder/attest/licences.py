@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
+from typing import cast
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name
@@ -24,12 +25,14 @@ from packaging.utils import canonicalize_name
 from imagebuilder.errors import StoreError
 from imagebuilder.lock import Lock, Wheel
 from imagebuilder.store import ImageRecord, Store
+from imagebuilder.yamlfile import printable
 
 _DOC = re.compile(r"(?:\./)?usr/share/doc/([a-z0-9][a-z0-9+.-]+)(/copyright)?")
 _METADATA = re.compile(r"(?:.*/)?([^/]+)-[^/-]+\.dist-info/METADATA")
 _FORMAT = re.compile(r"^Format:.*copyright-format/1\.0", re.IGNORECASE | re.MULTILINE)
 # A copyright file of a megabyte exists; a licence's whole text in the `License` field too.
 _LIMIT = 16_000_000
+_LARGEST_FILE = 1 << 35
 _LONGEST_NAME = 100
 _REFERENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 _MOST_LICENCES = 200
@@ -265,19 +268,32 @@ def _from_layers(image: ImageRecord, wheels: Iterable[Wheel], store: Store) -> d
 
 def _members(store: Store, digest: str) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
     # Imported here: only this needs it. Python's own gzip takes three times as long.
-    from isal import igzip
+    from isal import igzip, isal_zlib
 
+    broken = cast("type[Exception]", isal_zlib.error)
     path = store.blob(digest)
     try:
         with igzip.open(path, "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:
+                _require_end(member)
                 yield member, tar
-    except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
+    except (OSError, EOFError, ValueError, zlib.error, broken, tarfile.TarError) as error:
         raise StoreError(
             f"a layer cannot be read: {error}", where=str(path), hint="run: imagebuilder cache verify --fix"
         ) from error
 
 
+def _require_end(member: tarfile.TarInfo) -> None:
+    """Refuse a file that cannot be: to skip it, tarfile would read on past the end of the layer, for days."""
+    if member.size > _LARGEST_FILE:
+        raise tarfile.ReadError(f"a file of {member.size} bytes")
+
+
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    file = tar.extractfile(member)
-    return file.read() if file else b""
+    try:
+        file = tar.extractfile(member)
+        return file.read() if file else b""
+    except (OSError, EOFError, KeyError, tarfile.TarError) as error:
+        raise StoreError(
+            f"a file of a layer cannot be read: {error}", where=printable(member.name), hint="build again"
+        ) from error

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from imagebuilder.errors import BuildError
+from imagebuilder.yamlfile import printable
+
 FIELDS = ("Package", "Essential", "Provides", "Depends", "Pre-Depends")
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*")
 
@@ -63,12 +66,20 @@ def rounds(packages: Sequence[Package]) -> tuple[tuple[str, ...], ...]:
 
 
 def parse_package(control: str) -> Package:
-    """Read the fields that `dpkg-deb --field` printed."""
+    """Read the fields that `dpkg-deb --field` printed.
+
+    Raises:
+        BuildError: there is no name among them, or one that no package may have.
+
+    """
     fields = dict(line.split(": ", 1) for line in control.splitlines() if ": " in line)
+    name = fields.get("Package", "")
+    if not _NAME.fullmatch(name):
+        raise BuildError(f"a package has no proper name: `{printable(name)}`", hint="lock again")
     return Package(
-        name=fields["Package"],
+        name=name,
         essential=fields.get("Essential") == "yes",
-        provides=tuple(group[0] for group in _groups(fields.get("Provides", ""))),
+        provides=tuple(group[0] for group in _groups(fields.get("Provides", "")) if group),
         depends=_groups(fields.get("Depends", "")),
         pre_depends=_groups(fields.get("Pre-Depends", "")),
     )

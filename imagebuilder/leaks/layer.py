@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from isal import igzip
+from isal import igzip, isal_zlib
 
 from imagebuilder.errors import StoreError
 from imagebuilder.leaks.host import Mark
@@ -28,6 +28,8 @@ _UNPACKED = 1 << 24
 # More than a person reads; a hostile layer could hold any number.
 _MOST = 1000
 _GZIP = b"\x1f\x8b"
+# What the unpacker raises for data that is not deflate; its types do not say that it is an exception.
+_BROKEN = cast("type[Exception]", isal_zlib.error)
 _PAX = re.compile(rb"\d+ (path|size)=([^\n]*)\n")
 
 
@@ -65,7 +67,7 @@ def scan_layer(path: Path, search: Search) -> LayerScan:
             packed = file.read(2) == _GZIP
         with cast("BinaryIO", igzip.open(path, "rb") if packed else path.open("rb")) as stream:
             return _Layer(search).read(stream)
-    except (OSError, EOFError, ValueError, zlib.error, igzip.BadGzipFile) as error:
+    except (OSError, EOFError, ValueError, zlib.error, _BROKEN, igzip.BadGzipFile) as error:
         raise StoreError(
             f"a layer cannot be searched for secrets: {error}", where=str(path), hint="build the image again"
         ) from error

@@ -310,6 +310,8 @@ class Session:
                 continue
             try:
                 said = json.loads(text)
+                # Half a character can be said in JSON, and written nowhere.
+                json.dumps(said, ensure_ascii=False).encode()
             except (ValueError, RecursionError):
                 continue
             if isinstance(said, dict) and said.get("nonce") == self.nonce:

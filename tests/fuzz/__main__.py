@@ -1,0 +1,89 @@
+"""Feed every target with bad input, each in a process of its own, and write down what came of it.
+
+    python -m tests.fuzz [--seconds 60 | --count 1000] [--target NAME] [--out bench/fuzz.md]
+
+Ends with 1 where anything crashed; the inputs that did are in `--keep`, to be made a case of
+tests/cases/hostile once they are understood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from imagebuilder import process, textfile
+from imagebuilder.errors import ImagebuilderError
+from tests.fuzz.targets import TARGETS
+from tests.fuzz.worker import Counts
+
+_HEADER = """# Hostile input
+
+What came of bad input, made by seeded mutation out of good input and of the cases in tests/cases/hostile, for
+everything that reads what others write (`tests/fuzz/targets.py`). *Refused* is an error of ours with its exit code;
+a *crash* is any other exception, a message with control characters, an input that takes more than 20 seconds, a
+file changed outside of the given folder, a command, or a connection to another host. Memory is how much the process
+grew over its size before the first input, servers of the tests included. Made by `make fuzz`; seed {seed}.
+
+| target | inputs | accepted | refused | crashes | worst seconds | peak MB |
+|---|---:|---:|---:|---:|---:|---:|
+"""
+
+
+def main() -> int:
+    """Run, print, write; how many targets crashed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("--seconds", type=float, default=0.0, help="for each target, instead of a count")
+    parser.add_argument("--count", type=int, default=1000, help="inputs for each target")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--target", action="append", choices=sorted(TARGETS))
+    parser.add_argument("--keep", type=Path, default=Path(".cache/fuzz"))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    words = ["--seed", str(given.seed), "--count", str(given.count), "--seconds", str(given.seconds)]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        every = list(
+            pool.map(lambda name: _counts(name, [*words, "--keep", str(given.keep)]), given.target or TARGETS)
+        )
+    text = _HEADER.format(seed=given.seed) + "".join(map(_row, [*every, _sum(every)]))
+    sys.stdout.write(text)
+    for counts in every:
+        for said in dict.fromkeys(counts.said):
+            sys.stdout.write(f"\n{counts.target}:\n{said}\n")
+    if given.out:
+        textfile.write(given.out, text)
+    return 1 if any(counts.crashes for counts in every) else 0
+
+
+def _counts(name: str, words: list[str]) -> Counts:
+    try:
+        result = process.run([sys.executable, "-m", "tests.fuzz.worker", name, *words], timeout=7200)
+        return Counts(**json.loads(result.stdout.splitlines()[-1]))
+    except (ImagebuilderError, ValueError, IndexError) as error:
+        return Counts(target=name, crashes=1, said=[f"the process ended: {error}"])
+
+
+def _sum(every: list[Counts]) -> Counts:
+    total = Counts(target="**all**")
+    for counts in every:
+        for name in ("inputs", "accepted", "refused", "crashes"):
+            setattr(total, name, getattr(total, name) + getattr(counts, name))
+        total.worst, total.growth = max(total.worst, counts.worst), max(total.growth, counts.growth)
+    return dataclasses.replace(total)
+
+
+def _row(counts: Counts) -> str:
+    cells = (
+        f"{counts.target} | {counts.inputs:,} | {counts.accepted:,} | {counts.refused:,} | {counts.crashes} | "
+        f"{counts.worst:.2f} | {counts.growth / 1e6:.0f}"
+    )
+    return f"| {cells} |\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,400 @@
+"""Everything of this program that reads what somebody else wrote, each as one call."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagebuilder import catalog, rootfs, site, yamlfile
+from imagebuilder import lock as locks
+from imagebuilder import plan as plans
+from imagebuilder import recipe as recipes
+from imagebuilder.attest import licences, provenance, sbom, verdict
+from imagebuilder.attest.source import Source
+from imagebuilder.checkpoints.compare import Rules, compare
+from imagebuilder.checkpoints.files import opened
+from imagebuilder.errors import InputError, RegistryError
+from imagebuilder.leaks import rules
+from imagebuilder.leaks.layer import scan_layer
+from imagebuilder.leaks.text import Search
+from imagebuilder.registry import credentials, reader
+from imagebuilder.resolve import request, wheelfile
+from imagebuilder.resolve.uv import File
+from imagebuilder.resolve.uv import Target as Platform
+from imagebuilder.smoke import report as reports
+from imagebuilder.smoke.views import junit, page
+from imagebuilder.store import Store
+from tests.fuzz import registry as servers
+from tests.fuzz.mutation import Mutate, any_bytes, json_document, lines, tar_file, zip_file
+from tests.support.images import put_layer
+from tests.support.proven import COPYRIGHT
+from tests.support.reports import FILES
+from tests.support.wheels import File as Member
+from tests.support.wheels import make_wheel, splice
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """A target made ready: good inputs to begin with, and the call that takes one and a folder of its own."""
+
+    seeds: tuple[bytes, ...]
+    run: Callable[[bytes, Path], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One reader of what others write; `commands` are the programs that it may start."""
+
+    name: str
+    ready: Callable[[Path], AbstractContextManager[Feed]]
+    mutate: Mutate
+    commands: frozenset[str] = frozenset()
+
+
+TARGETS: dict[str, Target] = {}
+
+
+def _target(
+    mutate: Mutate, *commands: str
+) -> Callable[[Callable[[Path], Iterator[Feed]]], Callable[[Path], Iterator[Feed]]]:
+    def enter(made: Callable[[Path], Iterator[Feed]]) -> Callable[[Path], Iterator[Feed]]:
+        name = made.__name__.replace("_", "-")
+        TARGETS[name] = Target(
+            name=name, ready=contextlib.contextmanager(made), mutate=mutate, commands=frozenset(commands)
+        )
+        return made
+
+    return enter
+
+
+@_target(lines)
+def recipe(_folder: Path) -> Iterator[Feed]:
+    def run(data: bytes, folder: Path) -> None:
+        path = folder / "x.yaml"
+        path.write_bytes(data)
+        loaded = recipes.load(path, catalog.names())
+        request.request(loaded).checksum(loaded)
+        rootfs.image_files(loaded, plans.environment(loaded))
+
+    yield Feed(seeds=tuple(path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.yaml"))), run=run)
+
+
+@_target(json_document)
+def lock(_folder: Path) -> Iterator[Feed]:
+    loaded = recipes.load(ROOT / "recipes" / "cpu-mpi.yaml", catalog.names())
+    files = rootfs.image_files(loaded, plans.environment(loaded))
+
+    def run(data: bytes, folder: Path) -> None:
+        path = folder / "x.lock"
+        path.write_bytes(data)
+        read = locks.read(path)
+        for layer in plans.plan(loaded, read, files).layers:
+            _ = layer.key, layer.title
+        # Where it would be put for dpkg: never above its folder.
+        for deb in read.debs:
+            (folder / f"{deb.name}.deb").touch()
+
+    text = (ROOT / "recipes" / "cpu-mpi.lock").read_text(encoding="utf-8")
+    small = json.loads(text)
+    small["debs"] = small["debs"][:5]
+    yield Feed(seeds=(json.dumps(small).encode(), text.encode()), run=run)
+
+
+@_target(lines)
+def component(_folder: Path) -> Iterator[Feed]:
+    folder = ROOT / "imagebuilder" / "catalog"
+
+    def run(data: bytes, _folder: Path) -> None:
+        yamlfile.validate(yamlfile.parse(data, "x.yaml"), catalog.Component)
+
+    yield Feed(seeds=tuple(path.read_bytes() for path in sorted(folder.glob("*.yaml"))), run=run)
+
+
+@_target(lines, "apt-config", "uv", "pip")
+def site_file(folder: Path) -> Iterator[Feed]:
+    def run(data: bytes, inside: Path) -> None:
+        path = inside / "site.yaml"
+        path.write_bytes(data)
+        site.detect(path)
+
+    seed = (
+        b"proxies: {https: http://proxy.example:3128, no_proxy: localhost}\n"
+        b"index: https://index.example/simple\nextra_indexes: [https://more.example/simple]\n"
+        b"wheel_folders: [wheels]\nno_index: false\n"
+        b"registries:\n  registry.example:5000: {plain_http: true}\n"
+    )
+    assert folder.is_dir()
+    yield Feed(seeds=(seed,), run=run)
+
+
+@_target(zip_file)
+def wheel(folder: Path) -> Iterator[Feed]:
+    def run(data: bytes, inside: Path) -> None:
+        path = inside / "demo-1.0-py3-none-any.whl"
+        path.write_bytes(data)
+        splice([path], Store(inside / "store"))
+
+    yield Feed(seeds=_wheels(folder), run=run)
+
+
+@_target(zip_file)
+def wheel_metadata(folder: Path) -> Iterator[Feed]:
+    platform = Platform(python="3.13", glibc="2.41", architecture="amd64", site=site.Site())
+
+    def run(data: bytes, inside: Path) -> None:
+        path = inside / "demo-1.0-py3-none-any.whl"
+        path.write_bytes(data)
+        licences._metadata_of(path)
+        offered = File(name=path.name, url=path.as_uri(), sha256="", size=-1)
+        wheelfile.best([offered], platform)
+        found = wheelfile.requires(offered, servers.no_session())
+        for name in ("demo", "numpy"):
+            wheelfile.demands(found, name, platform)
+
+    text = b"Metadata-Version: 2.4\nName: demo\nVersion: 1.0\nLicense-Expression: MIT\n"
+    requires = b"Requires-Dist: numpy>=2; python_version>'3' and extra=='x'\n"
+    yield Feed(seeds=(*_wheels(folder, text + requires), *_wheels(folder)), run=run)
+
+
+def _wheels(folder: Path, metadata: bytes = b"") -> tuple[bytes, ...]:
+    files: dict[str, bytes | Member] = {
+        "demo/__init__.py": b"x = 1\n" * 50,
+        "demo/data.bin": bytes(range(256)) * 40,
+        "demo-1.0.data/scripts/run": b"#!python\nprint()\n",
+        "demo-1.0.dist-info/entry_points.txt": b"[console_scripts]\ndemo = demo:main\n",
+        "demo/stored.txt": Member(data=b"plain", method=0),
+    }
+    if metadata:
+        files["demo-1.0.dist-info/METADATA"] = metadata
+    path = make_wheel(folder, files)
+    return (path.read_bytes(),)
+
+
+@_target(tar_file)
+def layer(folder: Path) -> Iterator[Feed]:
+    store = Store(folder / "store")
+    record = put_layer(
+        store,
+        {
+            "./usr/share/doc/zlib1g/copyright": COPYRIGHT,
+            "./root/.netrc": b"machine a login b password c1f9e7a3d5b2\n",
+            "./etc/link": b"->../usr",
+            "./" + "long/" * 40 + "name": b"x" * 3000,
+        },
+    )
+    search = Search(rules.load(), ())
+
+    def run(data: bytes, inside: Path) -> None:
+        blobs = Store(inside / "store")
+        digest, _ = blobs.put_bytes(data)
+        scan_layer(blobs.blob(digest), search)
+        for member, tar in licences._members(blobs, digest):
+            if member.isreg() and member.size < 1 << 20:
+                licences._content(tar, member)
+
+    yield Feed(seeds=(store.blob(record.digest).read_bytes(),), run=run)
+
+
+@_target(lines)
+def package_texts(_folder: Path) -> Iterator[Feed]:
+    from imagebuilder.layers import debs
+
+    def run(data: bytes, _folder: Path) -> None:
+        text = data.decode("utf-8", "replace")
+        licences.of_copyright(text)
+        licences.of_metadata(text)
+        packages = {}
+        for paragraph in text.split("\n\n")[:50]:
+            package = debs.parse_package(paragraph)
+            packages[package.name] = package
+        debs.rounds(tuple(packages.values()))
+
+    control = b"Package: a\nEssential: yes\nDepends: b (>= 1) | c, d:any\nPre-Depends: e\nProvides: f (= 1)\n"
+    yield Feed(
+        seeds=(control + b"\nPackage: b\nDepends: a\n\nPackage: e\n", b"Package: x\n" + COPYRIGHT), run=run
+    )
+
+
+@_target(json_document)
+def oci_documents(_folder: Path) -> Iterator[Feed]:
+    digest = "sha256:" + "a" * 64
+    part = {"mediaType": "application/x", "digest": digest, "size": 3, "annotations": {"a": "b"}}
+    manifest = {"schemaVersion": 2, "mediaType": reader.OCI_MANIFEST, "config": part, "layers": [part, part]}
+    index = {"schemaVersion": 2, "manifests": [{**part, "artifactType": "application/y"}]}
+    tags = {"name": "x", "tags": ["one", "two"]}
+
+    def run(data: bytes, _folder: Path) -> None:
+        errors = []
+        for model in (reader.ImageManifest, reader.Index, reader._Tags):
+            try:
+                reader.parse(model, data, "registry.example/x")
+            except RegistryError as error:
+                errors.append(error)
+        if len(errors) == 3:
+            raise errors[0]
+
+    yield Feed(seeds=tuple(json.dumps(item).encode() for item in (manifest, index, tags)), run=run)
+
+
+@_target(json_document)
+def report(_folder: Path) -> Iterator[Feed]:
+    def run(data: bytes, inside: Path) -> None:
+        path = inside / "report.json"
+        path.write_bytes(data)
+        with contextlib.suppress(ValueError):
+            _ = verdict.read(data).is_proof
+        found = reports.read(path)
+        for line in reports.lines(found):
+            line.encode("utf-8", "surrogatepass")
+        page.render(found)
+        junit.render(found)
+
+    yield Feed(seeds=tuple(path.read_bytes() for path in FILES), run=run)
+
+
+@_target(json_document)
+def attestations(folder: Path) -> Iterator[Feed]:
+    documents, check = servers.documents(folder)
+
+    def run(data: bytes, _folder: Path) -> None:
+        try:
+            document = reader.json_object(data, "x")
+            if "_type" in document:
+                provenance.read(document)
+            elif "nodes" in document:
+                verdict.read(data)
+            else:
+                sbom.subject(document)
+                sbom.contents(document)
+        except ValueError as error:
+            raise RegistryError(yamlfile.printable(str(error))) from error
+        finally:
+            check(data)
+
+    yield Feed(seeds=documents, run=run)
+
+
+@_target(json_document)
+def attached_source(_folder: Path) -> Iterator[Feed]:
+    """Recipe and lock as an image's registry gives them, in one JSON object."""
+    source = {
+        "recipe": (ROOT / "recipes" / "cpu-mpi.yaml").read_text(encoding="utf-8"),
+        "lock": (ROOT / "recipes" / "cpu-mpi.lock").read_text(encoding="utf-8"),
+    }
+
+    def run(data: bytes, _folder: Path) -> None:
+        try:
+            found = json.loads(data)
+            recipe, lock = str(found["recipe"]), str(found["lock"])
+            (recipe + lock).encode()
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise InputError("is no source") from None
+        Source(recipe=recipe, lock=lock).read()
+
+    yield Feed(seeds=(json.dumps(source).encode(),), run=run)
+
+
+@_target(lines)
+def signing_key(_folder: Path) -> Iterator[Feed]:
+    from imagebuilder.attest import signing_keys
+
+    def run(data: bytes, inside: Path) -> None:
+        path = inside / "x.key"
+        path.write_bytes(data)
+        try:
+            signing_keys.load_public(path)
+        except InputError:
+            signing_keys.load_private(path, lambda: "word")
+
+    yield Feed(seeds=servers.keys(), run=run)
+
+
+@_target(json_document)
+def docker_config(_folder: Path) -> Iterator[Feed]:
+    config = {
+        "auths": {
+            "https://registry.example/v1/": {"auth": "YWxpY2U6c2VjcmV0"},
+            "other.example": {"identitytoken": "t"},
+        }
+    }
+
+    def run(data: bytes, inside: Path) -> None:
+        (inside / "config.json").write_bytes(data)
+        for host in ("registry.example", "other.example", "docker.io"):
+            credentials.find(host, {"DOCKER_CONFIG": str(inside)})
+
+    yield Feed(seeds=(json.dumps(config).encode(),), run=run)
+
+
+@_target(json_document, "docker-credential-fuzz", "cat")
+def credential_helper(folder: Path) -> Iterator[Feed]:
+    """What a helper prints: a script of our own prints the input."""
+    tools = folder / "tools"
+    tools.mkdir()
+    helper = tools / "docker-credential-fuzz"
+    helper.write_text(f'#!/bin/sh\nexec cat "{folder}/said"\n')
+    helper.chmod(0o755)
+    (folder / "config.json").write_text('{"credsStore": "fuzz"}')
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{tools}:{before}"
+
+    def run(data: bytes, _folder: Path) -> None:
+        (folder / "said").write_bytes(data)
+        credentials.find("registry.example", {"DOCKER_CONFIG": str(folder)})
+
+    try:
+        yield Feed(seeds=(b'{"ServerURL": "x", "Username": "alice", "Secret": "word"}',), run=run)
+    finally:
+        os.environ["PATH"] = before
+
+
+@_target(any_bytes)
+def checkpoint(_folder: Path) -> Iterator[Feed]:
+    folder = ROOT / "tests" / "cases" / "checkpoints"
+
+    def run(data: bytes, inside: Path) -> None:
+        path = inside / ("x.pt" if data[:2] == b"PK" else "x.safetensors")
+        path.write_bytes(data)
+        with opened(path) as found:
+            compare(found, found, Rules())
+
+    yield Feed(
+        seeds=tuple(
+            (folder / name).read_bytes() for name in ("tensors.safetensors", "model.pt", "tensors.pt")
+        ),
+        run=run,
+    )
+
+
+@_target(any_bytes)
+def registry(folder: Path) -> Iterator[Feed]:
+    """A registry whose answers are spoilt as the input says: inspected, verified, and pushed to."""
+    with servers.spoilt(folder) as run:
+        yield Feed(seeds=(b"", b"1", b"2", b"3"), run=run)
+
+
+@_target(lines)
+def sign_in(folder: Path) -> Iterator[Feed]:
+    """Challenge and token: the first line of the input is the header, the rest what the token server says."""
+    with servers.challenging(folder) as run:
+        yield Feed(
+            seeds=(
+                b'Bearer realm="http://TOKEN/token",service="s",scope="repository:x:pull"\n{"token": "t"}',
+                b'Basic realm="x"\n{}',
+            ),
+            run=run,
+        )
+
+
+@_target(any_bytes)
+def index_server(folder: Path) -> Iterator[Feed]:
+    """A package index or mirror: what it says when a wheel is measured, read and fetched."""
+    with servers.mirror(folder, _wheels(folder)[0]) as run:
+        yield Feed(seeds=(b"", b"1", b"2", b"3"), run=run)
