@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from imagebuilder import jsontext, textfile
 from imagebuilder.errors import InputError, LockError, Problem
+from imagebuilder.yamlfile import printable
 
 FORMAT = 2
 _LIMIT = 16_000_000
@@ -224,7 +225,7 @@ def loads(text: str, where: str) -> Lock:
         problems = [
             Problem(
                 message=item["msg"],
-                where=": ".join(filter(None, (where, ".".join(str(step) for step in item["loc"])))),
+                where=": ".join(filter(None, (where, printable(".".join(map(str, item["loc"])))))),
                 hint=again(where),
             )
             for item in error.errors()[:_SHOWN]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from imagebuilder.attest import age as ages
 from imagebuilder.attest import provenance, published, verdict
+from imagebuilder.attest.age import Age
 from imagebuilder.attest.bundle import PROVENANCE, REPORT
 from imagebuilder.attest.published import Published
 from imagebuilder.errors import RegistryError
@@ -41,8 +43,6 @@ class Document:
 class Inspection:
     """An image.
 
-    There is no age in it: images carry no date, so that the same lock gives the same digest anywhere.
-
     Attributes:
         reference: as it was asked for.
         platform: that it is for, as in `linux/arm64`.
@@ -60,6 +60,8 @@ class Inspection:
         documents: that imagebuilder attached; empty in the store.
         others: types of what others attached.
         waivers: gates that were waived when it was pushed.
+        age: None where nobody says: the image itself carries no date, so that the same lock gives the same
+            digest anywhere.
 
     """
 
@@ -81,6 +83,7 @@ class Inspection:
     documents: tuple[Document, ...] = ()
     others: tuple[str, ...] = ()
     waivers: tuple[str, ...] = ()
+    age: Age | None = None
 
 
 def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
@@ -121,11 +124,12 @@ def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
         verdict=word,
         report=line,
         signature="",
+        age=ages.of_store(image, store),
     )
 
 
-def from_registry(client: Client) -> Inspection:
-    """Look at an image in a registry.
+def from_registry(client: Client, store: Store) -> Inspection:
+    """Look at an image in a registry; the store may know when it was built.
 
     Raises:
         RegistryError: there is none, it is damaged, or the registry cannot be read.
@@ -160,6 +164,7 @@ def from_registry(client: Client) -> Inspection:
         ),
         others=image.others,
         waivers=claim.waivers if claim else (),
+        age=ages.of_registry(client, image, store),
     )
 
 

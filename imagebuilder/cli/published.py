@@ -78,7 +78,7 @@ def inspect(
             return
         if index is not None:
             client = whole.parts(index, client, options, platform)[platform]
-        found = inspection.from_registry(client)
+        found = inspection.from_registry(client, where)
         require_platform(platform, [found.platform], target)
     if as_json:
         out_json(dataclasses.asdict(found))
@@ -241,6 +241,7 @@ def _show(found: Inspection) -> None:
     row("platform", found.platform)
     row("digest", found.digest)
     row("size", f"{human(found.size)} in {len(found.layers)} layers")
+    row("age", str(found.age) if found.age else "not known: the image has no date, nor does its registry")
     row("base", found.base)
     row("lock", found.lock)
     for tag in found.tags:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from imagebuilder import jsontext, textfile
 from imagebuilder.errors import InputError
+from imagebuilder.yamlfile import printable
 
 # That of sixteen nodes with everything that they said has two megabytes.
 _LIMIT = 32_000_000
@@ -158,7 +159,7 @@ def read(path: Path) -> Report:
         raise InputError(f"the report cannot be read: {error.strerror}", where=str(path), hint=hint) from None
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
+        where = printable(".".join(str(step) for step in first["loc"]))
         raise InputError(
             f"is not a report of this version: {first['msg']}",
             where=f"{path}: {where}".rstrip(": "),

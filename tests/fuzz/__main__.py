@@ -23,11 +23,12 @@ from tests.fuzz.worker import Counts
 
 _HEADER = """# Hostile input
 
-What came of bad input, made by seeded mutation out of good input and of the cases in tests/cases/hostile, for
-everything that reads what others write (`tests/fuzz/targets.py`). *Refused* is an error of ours with its exit code;
-a *crash* is any other exception, a message with control characters, an input that takes more than 20 seconds, a
-file changed outside of the given folder, a command, or a connection to another host. Memory is how much the process
-grew over its size before the first input, servers of the tests included. Made by `make fuzz`; seed {seed}.
+What came of bad input, made by seeded mutation out of good input and of the cases in tests/cases/hostile,
+for everything that reads what others write (`tests/fuzz/targets.py`). *Refused* is an error of ours with its
+exit code; a *crash* is any other exception, a message with control characters, an input that takes more than
+20 seconds, a file changed outside of the given folder, a command, or a connection to another host. Memory is
+how much the process grew over its size before the first input, servers of the tests included. Made by
+`make fuzz`; seed {seed}.
 
 | target | inputs | accepted | refused | crashes | worst seconds | peak MB |
 |---|---:|---:|---:|---:|---:|---:|
@@ -78,11 +79,9 @@ def _sum(every: list[Counts]) -> Counts:
 
 
 def _row(counts: Counts) -> str:
-    cells = (
-        f"{counts.target} | {counts.inputs:,} | {counts.accepted:,} | {counts.refused:,} | {counts.crashes} | "
-        f"{counts.worst:.2f} | {counts.growth / 1e6:.0f}"
-    )
-    return f"| {cells} |\n"
+    numbers = (counts.inputs, counts.accepted, counts.refused, counts.crashes)
+    cells = [counts.target, *(f"{number:,}" for number in numbers), f"{counts.worst:.2f}"]
+    return f"| {' | '.join(cells)} | {counts.growth / 1e6:.0f} |\n"
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def spoilt(folder: Path) -> Iterator[Run]:
             server.interfere = functools.partial(_spoil, rng, rng.choice((0.0, 0.05, 0.3)))
             match rng.randrange(3):
                 case 0:
-                    inspection.from_registry(published.open_image(f"{repository}:one", _options()))
+                    inspection.from_registry(published.open_image(f"{repository}:one", _options()), store)
                 case 1:
                     client = published.open_image(f"{repository}:one", _options())
                     found = published.read(client, key.public_key())

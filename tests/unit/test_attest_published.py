@@ -288,7 +288,7 @@ def test_a_failed_report_is_no_proof(tmp_path: Path) -> None:
         world = World(registry=registry, store=store, image=image, source=source)
         world.push(waivers=("untested",))
         assert detail(world.verify(), "report") == "the smoke test failed"
-        assert inspection.from_registry(world.client()).verdict == "failed"
+        assert inspection.from_registry(world.client(), world.store).verdict == "failed"
 
 
 def test_a_lost_layer(world: World) -> None:
@@ -412,7 +412,7 @@ def test_rubbish_that_is_attached_is_passed_over(world: World) -> None:
     index["manifests"] = [gone, *rows, *index["manifests"]]
     world.registry.manifests[tag] = (OCI_INDEX, json.dumps(index).encode())
     assert world.verify().passed
-    found = inspection.from_registry(world.client())
+    found = inspection.from_registry(world.client(), world.store)
     assert [document.kind for document in found.documents] == [
         kind.name
         for kind in (
@@ -433,7 +433,7 @@ def test_rubbish_that_is_attached_is_passed_over(world: World) -> None:
 
 def test_inspection_of_a_registry(world: World) -> None:
     world.push(waivers=("untested",))
-    found = inspection.from_registry(published.open_image(f"{world.repository}:latest", OPTIONS))
+    found = inspection.from_registry(published.open_image(f"{world.repository}:latest", OPTIONS), world.store)
     assert (found.digest, found.size, found.lock) == (
         world.image.manifest,
         world.image.size,
@@ -457,12 +457,14 @@ def test_inspection_of_what_others_made(world: World) -> None:
         world.registry.blobs["team/cpu", digest] = config
         manifest["config"].update(digest=digest, size=len(config))
         world.registry.manifests["team/cpu", "foreign"] = (OCI_MANIFEST, json.dumps(manifest).encode())
-        found = inspection.from_registry(published.open_image(f"{world.repository}:foreign", OPTIONS))
+        found = inspection.from_registry(
+            published.open_image(f"{world.repository}:foreign", OPTIONS), world.store
+        )
         assert (found.name, found.pins, found.verdict, found.signature) == ("", {}, "none", "none")
         assert [layer.title for layer in found.layers] == [""] * 4
     world.registry.blobs["team/cpu", digest] = b"[]" + b" " * (len(config) - 2)
     with pytest.raises(RegistryError, match="other bytes"):
-        inspection.from_registry(published.open_image(f"{world.repository}:foreign", OPTIONS))
+        inspection.from_registry(published.open_image(f"{world.repository}:foreign", OPTIONS), world.store)
 
 
 def test_inspection_of_the_store(own: World) -> None:
