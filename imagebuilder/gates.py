@@ -24,7 +24,7 @@ FLAGS = {
     "baked-keys": "--allow-baked-keys",
 }
 # Where ssh looks for keys: those of users, and those that a host proves itself with.
-_SSH = re.compile(r"(?:^|/)(?:\.ssh/[^/]+|etc/ssh/ssh_host_[a-z0-9]+_key)$")
+_SSH = re.compile(r"(?:^|/)(?:\.ssh/[^/]+|etc/ssh/ssh_host_[a-z0-9]+_key|etc/imagebuilder/keys/[^/]+)$")
 _KEY_RULES = frozenset({"private-key", "putty-private-key"})
 _SHOWN = 20
 

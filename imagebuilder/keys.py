@@ -73,6 +73,16 @@ def make_keys(folder: Path, *, name: str, days: int = 30) -> None:
     log.info("made keys for %s in %s, good for %d days", name, folder, days)
 
 
+def make_pair(path: Path, comment: str) -> None:
+    """Make one pair without a passphrase: the private key at `path`, the public one beside it in `.pub`.
+
+    Raises:
+        EnvironmentFault: there is no ssh-keygen.
+
+    """
+    _keygen("-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path)
+
+
 def secret_manifest(folder: Path, name: str) -> str:
     """Write a folder of keys as the YAML of a Kubernetes Secret, to be mounted as a volume.
 
@@ -124,7 +134,7 @@ def _fill(keys: Path, work: Path, name: str, days: int) -> None:
     keys.mkdir(mode=0o700)
     authority, user, host = work / "authority", keys / "id_ed25519", keys / "ssh_host_ed25519_key"
     for file, comment in ((authority, f"authority of {name}"), (user, name), (host, f"host of {name}")):
-        _keygen("-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", file)
+        make_pair(file, comment)
     # Valid from an hour ago: the clocks of a cluster differ.
     sign = ("-q", "-s", authority, "-I", name, "-V", f"-1h:+{days}d")
     # The principal of users is the job, not a login name: the same keys do for root and for other users.

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.layers import archive
-from imagebuilder.plan import EPOCH, BuiltLayer, FilesLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import EPOCH, BuiltLayer, FilesLayer, KeysLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.store import (
     ImageLayer,
     ImageRecord,
@@ -229,6 +229,8 @@ def _component(layer: Layer) -> str:
             return layer.component
         case FilesLayer():
             return layer.name
+        case KeysLayer():
+            return "ssh"
 
 
 def _json(value: object) -> bytes:

@@ -26,6 +26,8 @@ MAX_LAYERS = 60
 # Wheels from this size on get a layer of their own; smaller ones share one per component. Chosen so that
 # everything worth not pushing again stands alone: a shared layer is at worst a few of these.
 OWN_LAYER_BYTES = 8_000_000
+# Where the entrypoint of an image with `ssh: {keys: baked}` finds them.
+BAKED_KEYS = "/etc/imagebuilder/keys"
 PATH = f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -196,7 +198,26 @@ class BuiltLayer:
         return _key("built", self.FORMAT, [self.root.key, below, bytes_of, how])
 
 
-Layer = OsLayer | BuiltLayer | WheelLayer | FilesLayer
+@dataclass(frozen=True, kw_only=True)
+class KeysLayer:
+    """An ssh key that is baked in. It is random, and so in no plan: a store makes it once for each lock."""
+
+    image: str
+    lock: str
+    folder: str = BAKED_KEYS
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return "ssh key, baked in"
+
+    @property
+    def key(self) -> str:
+        return _key("keys", self.FORMAT, self)
+
+
+Layer = OsLayer | BuiltLayer | WheelLayer | FilesLayer | KeysLayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +284,7 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
             *_wheel_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.
             FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
+            *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
         ),
         config=_config(recipe, lock, user),
         tags=image_tags(recipe, lock),
@@ -415,6 +437,7 @@ def _config(recipe: Recipe, lock: Lock, user: User) -> Config:
         "org.imagebuilder.lock": lock.checksum,
         "org.imagebuilder.ssh.port": str(recipe.ssh.port),
         "org.imagebuilder.ssh.user": user.name,
+        **({"org.imagebuilder.ssh.keys": "baked"} if recipe.ssh.keys == "baked" else {}),
         **{f"org.imagebuilder.pin.{name}": version for name, version in lock.pins.items()},
     }
     return Config(

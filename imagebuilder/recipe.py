@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -119,6 +119,13 @@ class Ssh(Strict):
         _must_match(_USER, "a user name", "use lower-case letters, digits, `-` and `_`"),
         Field(description="User that the container runs as and that nodes log in as."),
     ] = "root"
+    keys: Annotated[
+        Literal["mounted", "baked"],
+        Field(
+            description="`mounted`: a job brings its keys. `baked`: one key is made at the build and is in a "
+            "layer, for closed networks; whoever can pull the image can log in to its nodes."
+        ),
+    ] = "mounted"
 
 
 class Hosts(Strict):
@@ -232,10 +239,11 @@ class Recipe(Strict):
     def checksum(self) -> str:
         """Hash what the recipe asks for: comments, order of keys and quoting do not count. Hex sha256.
 
-        Nor does what only names the image, or the hosts it is for: they are no reason to resolve anew. Nor do
+        Nor does what only names the image, the hosts it is for, or how its keys come there: they are no reason to resolve anew. Nor do
         the platforms, each of which has a lock of its own: one more changes nothing for the others.
         """
-        asked = self.model_dump(mode="json", exclude={"about", "tags", "hosts", "platforms"})
+        left_out = {"about": True, "tags": True, "hosts": True, "platforms": True, "ssh": {"keys"}}
+        asked = self.model_dump(mode="json", exclude=left_out)
         # What came later counts only where it is used: older locks hold.
         for key in ("build", "devel"):
             if not asked[key]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jinja2
 
 from imagebuilder.lock import Wheel
-from imagebuilder.plan import BuiltLayer, Entry, FilesLayer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import BuiltLayer, Entry, FilesLayer, KeysLayer, OsLayer, Plan, WheelLayer
 
 # Where a component is compiled; nothing of it is kept.
 _PLACE = "/imagebuilder"
@@ -70,7 +70,7 @@ def render(plan: Plan, template: str) -> str:
         compiled=[_compiled(layer) for layer in plan.layers if isinstance(layer, BuiltLayer)],
         wheels=[_stage(number, layer) for number, layer in enumerate(wheels, start=1)],
         files=entries,
-        commands=_commands(entries),
+        commands=[*_commands(entries), *_baked_keys(plan)],
         config=plan.config,
         place=_PLACE,
         heredoc=_HEREDOC,
@@ -100,6 +100,18 @@ def _commands(entries: list[Entry]) -> list[str]:
             commands.append(f"install -d -m {entry.mode:04o} {path}")
         elif entry.kind == "link":
             commands.append(f"ln -sfn {shlex.quote(entry.text)} {path}")
+    return commands
+
+
+def _baked_keys(plan: Plan) -> list[str]:
+    """Make the key of an image that has one baked in: here another one with every build."""
+    commands = []
+    for layer in plan.layers:
+        if isinstance(layer, KeysLayer):
+            key = shlex.quote(f"{layer.folder}/id_ed25519")
+            commands.append(f"install -d -m 0750 {shlex.quote(layer.folder)}")
+            commands.append(f"ssh-keygen -q -t ed25519 -N '' -C {shlex.quote(layer.image)} -f {key}")
+            commands.append(f"chmod 0640 {key}")
     return commands
 
 

@@ -14,7 +14,7 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from imagebuilder.keys import NODE_ALIAS
-from imagebuilder.plan import PATH, VENV, Entry
+from imagebuilder.plan import BAKED_KEYS, PATH, VENV, Entry
 from imagebuilder.recipe import Recipe
 
 _FOLDER = "rootfs_files"
@@ -44,6 +44,7 @@ def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, 
         "port": recipe.ssh.port,
         "alias": NODE_ALIAS,
         "state": state_folder(recipe.ssh.user),
+        "baked": BAKED_KEYS if recipe.ssh.keys == "baked" else "",
         "environment": sorted(environment.items()),
         "venv": VENV,
         "path": PATH,

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from imagebuilder.smoke.target import Target
     from imagebuilder.store import ImageRecord, IndexRecord, Store
 
+_BAKED = (
+    "warning: `ssh: {keys: baked}` puts a private key into a layer: whoever can pull the image can log in to "
+    "every node that runs it; push refuses it without --allow-baked-keys"
+)
+
 
 @app.command()
 def fetch(
@@ -122,6 +127,7 @@ def build(
     from imagebuilder import oci, reproduce, toolbox
     from imagebuilder.attest import source as sources
     from imagebuilder.engines import embedded
+    from imagebuilder.plan import KeysLayer
     from imagebuilder.progress import shown
     from imagebuilder.site import detect
     from imagebuilder.workflow import join_images, read_plans, update_lock
@@ -134,6 +140,8 @@ def build(
     source = sources.of_recipe(recipe_file)
     where = open_store(store)
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
+    if any(isinstance(layer, KeysLayer) for _, planned in targets for layer in planned.layers):
+        err(_BAKED)
     # Before the first of them takes its minutes: may the last be made here at all?
     for _, planned in targets:
         embedded.require_possible(embedded.missing_layers(planned, where), toolbox.choose(surroundings))

@@ -21,10 +21,11 @@ from imagebuilder import emulation, oci, platforms, supply, toolbox
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.built import build_built_layer
 from imagebuilder.layers.files import build_files_layer
+from imagebuilder.layers.keys import build_keys_layer
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
 from imagebuilder.lock import Deb, Lock, Source, Wheel
-from imagebuilder.plan import BuiltLayer, FilesLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import BuiltLayer, FilesLayer, KeysLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.progress import Advance, Progress
 from imagebuilder.site import Site
 from imagebuilder.store import DamagedDownloadError, ImageRecord, LayerRecord, Store, check_bytes
@@ -178,6 +179,9 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
                 case FilesLayer():
                     progress.begin(layer.key, layer.title, "writing")
                     record = build_files_layer(layer, store)
+                case KeysLayer():
+                    progress.begin(layer.key, layer.title, "making")
+                    record = build_keys_layer(layer, store)
         except BaseException:
             progress.end(layer.key, layer.title, "failed")
             raise
@@ -328,7 +332,7 @@ def _packages(layer: Layer) -> tuple[Deb | Source | Wheel, ...]:
             return (*layer.root.debs, *layer.wheels, *layer.sources)
         case WheelLayer():
             return layer.wheels
-        case FilesLayer():
+        case FilesLayer() | KeysLayer():
             return ()
 
 

@@ -78,6 +78,10 @@ Started = Callable[[Cluster], None]
 Begun = Callable[[Check], None]
 Ended = Callable[[CheckResult], None]
 
+_BAKED = (
+    "the image has its ssh key in a layer: whoever can pull it can log in to its nodes, and other hosts "
+    "build another image from the same lock"
+)
 _CAVEATS: Mapping[Mode, str] = {
     "cpu": "NCCL not exercised: the tensors went over gloo, on CPUs",
     "one-gpu-shared": (
@@ -154,7 +158,7 @@ def run_smoke(
         nproc_per_node=options.nproc_per_node,
         mode=place.mode,
         mode_reason=place.mode_reason,
-        caveats=_caveats(place.mode, results),
+        caveats=_caveats(target, place.mode, results),
         host=place.host,
         checks=results,
         seconds=round(time.monotonic() - started, 3),
@@ -289,9 +293,9 @@ def _not_running(check: Check, session: Session) -> str:
     return f"{' and '.join(ended)} ended, see `{CHECKS[0].name}`" if ended else ""
 
 
-def _caveats(mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
+def _caveats(target: Target, mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
     torch_ran = any(result.name == "collectives" and result.status != "skipped" for result in results)
-    return (_CAVEATS[mode],) if torch_ran else ()
+    return (*((_CAVEATS[mode],) if torch_ran else ()), *((_BAKED,) if target.baked_keys else ()))
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ PIN_LABEL = "org.imagebuilder.pin."
 LOCK_LABEL = "org.imagebuilder.lock"
 PORT_LABEL = "org.imagebuilder.ssh.port"
 USER_LABEL = "org.imagebuilder.ssh.user"
+KEYS_LABEL = "org.imagebuilder.ssh.keys"
 TITLE_LABEL = "org.opencontainers.image.title"
 
 GIB = 1 << 30
@@ -37,6 +38,7 @@ class Target:
         lock: the lock's checksum, hex sha256.
         pins: component and full version, sorted.
         ssh_port, ssh_user: where sshd listens, and as whom nodes log in.
+        baked_keys: the image has an ssh key in a layer, and needs none of a job.
 
     """
 
@@ -48,6 +50,7 @@ class Target:
     pins: tuple[tuple[str, str], ...]
     ssh_port: int = 22
     ssh_user: str = "root"
+    baked_keys: bool = False
 
     def pin(self, name: str) -> str:
         """Give a component's version; empty where it is not pinned."""
@@ -179,6 +182,7 @@ def from_labels(reference: str, labels: Mapping[str, str], *, digest: str = "", 
         pins=tuple(sorted(pins.items())),
         ssh_port=int(port),
         ssh_user=labels[USER_LABEL],
+        baked_keys=labels.get(KEYS_LABEL) == "baked",
     )
 
 
