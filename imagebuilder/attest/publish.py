@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imagebuilder.attest import signature
-from imagebuilder.attest.bundle import Document
+from imagebuilder.attest import envelope, signature
+from imagebuilder.attest.bundle import PROVENANCE, Document
 from imagebuilder.registry import artefacts
 from imagebuilder.registry.client import Client
 from imagebuilder.registry.reader import Descriptor
@@ -29,7 +29,7 @@ def attach(
     documents: tuple[Document, ...],
     key: EllipticCurvePrivateKey | None = None,
 ) -> Attached:
-    """Attach documents to an image, and sign the image and each of them.
+    """Attach documents to an image, and sign the image and each of them; the provenance as cosign does, too.
 
     A push does this before any tag stands for the image: whoever finds the tag finds the signature too.
     Attaching the same documents again changes nothing.
@@ -47,7 +47,11 @@ def attach(
     digests = artefacts.attach(client, [document.artefact(subject) for document in documents])
     signed = 0
     if key is not None:
+        for document in documents:
+            if document.kind == PROVENANCE:
+                statement = document.files[PROVENANCE.files[0][0]]
+                signed += envelope.attest(client, subject.digest, statement, key)
         # The image last: who sees its signature finds the documents signed.
-        signed = sum(signature.sign(client, digest, key) for digest in (*digests, subject.digest))
+        signed += sum(signature.sign(client, digest, key) for digest in (*digests, subject.digest))
     kinds = (document.kind.name for document in documents)
     return Attached(artefacts=tuple(zip(kinds, digests, strict=True)), signed=signed)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from imagebuilder.attest import signature
+from imagebuilder.attest import envelope, signature
 from imagebuilder.attest.bundle import TITLE, Kind, kind_of
 from imagebuilder.errors import InputError, RegistryError
 from imagebuilder.registry import reader
@@ -53,6 +53,7 @@ class Published:
         attachments: what imagebuilder attached, in the registry's order.
         others: types of what others attached.
         signed: whether the image has a signature: of the given key, without one any.
+        statements: those in envelopes that the given key has signed; none without a key.
 
     """
 
@@ -64,6 +65,7 @@ class Published:
     attachments: tuple[Attachment, ...]
     others: tuple[str, ...]
     signed: bool
+    statements: tuple[bytes, ...] = ()
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -147,6 +149,7 @@ def read(client: Client, key: EllipticCurvePublicKey | None = None) -> Published
         attachments=tuple(ours),
         others=tuple(others),
         signed=signature.is_signed(client, raw.digest, key),
+        statements=envelope.statements(client, raw.digest, key) if key else (),
     )
 
 

@@ -58,26 +58,46 @@ def sign(client: Client, digest: str, key: EllipticCurvePrivateKey) -> bool:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    there = _manifest(client, digest)
-    known = there.layers if there else ()
+    known = layers(client, tag_of(digest))
     if any(_is_good(client, layer, digest, key.public_key()) for layer in known[:_MOST]):
         return False
     data = payload(client.reference.name, digest)
     made = base64.b64encode(key.sign(data, ec.ECDSA(hashes.SHA256()))).decode()
-    part = artefacts.Part(media_type=PAYLOAD_TYPE, data=data, annotations={ANNOTATION: made})
-    layers = [*(layer.model_dump(by_alias=True, exclude_defaults=True) for layer in known), part.descriptor]
-    # cosign makes an image of it: a config whose layers are the documents.
-    config = artefacts.Part(media_type=_CONFIG_TYPE, data=_config(layers))
-    for blob in (config.data, data):
-        artefacts.put_blob(client, blob)
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
-        "config": config.descriptor,
-        "layers": layers,
-    }
-    artefacts.put_manifest(client, tag_of(digest), artefacts.dumps(manifest))
+    add(
+        client,
+        tag_of(digest),
+        artefacts.Part(media_type=PAYLOAD_TYPE, data=data, annotations={ANNOTATION: made}),
+    )
     return True
+
+
+def add(client: Client, tag: str, part: artefacts.Part) -> None:
+    """Put one more document under a tag, as cosign keeps them: each a layer of what looks like an image.
+
+    Raises:
+        RegistryError: the registry refused, broke or cannot be reached.
+
+    """
+    known = layers(client, tag)
+    rows = [*(layer.model_dump(by_alias=True, exclude_defaults=True) for layer in known), part.descriptor]
+    config = artefacts.Part(media_type=_CONFIG_TYPE, data=_config(rows))
+    for blob in (config.data, part.data):
+        artefacts.put_blob(client, blob)
+    manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config.descriptor, "layers": rows}
+    artefacts.put_manifest(client, tag, artefacts.dumps(manifest))
+
+
+def layers(client: Client, tag: str) -> tuple[Descriptor, ...]:
+    """Read what stands under a tag of cosign's; nothing where there is no such tag.
+
+    Raises:
+        RegistryError: something else stands there.
+
+    """
+    found = reader.find_manifest(client, tag)
+    if found is None:
+        return ()
+    return reader.parse(ImageManifest, found.data, f"{client.reference.name}:{tag}").layers
 
 
 def is_signed(client: Client, digest: str, key: EllipticCurvePublicKey | None) -> bool:
@@ -87,17 +107,10 @@ def is_signed(client: Client, digest: str, key: EllipticCurvePublicKey | None) -
         RegistryError: what stands under the tag of the signatures is none.
 
     """
-    there = _manifest(client, digest)
-    if there is None or key is None:
-        return bool(there and any(ANNOTATION in layer.annotations for layer in there.layers))
-    return any(_is_good(client, layer, digest, key) for layer in there.layers[:_MOST])
-
-
-def _manifest(client: Client, digest: str) -> ImageManifest | None:
-    found = reader.find_manifest(client, tag_of(digest))
-    if found is None:
-        return None
-    return reader.parse(ImageManifest, found.data, f"{client.reference.name}:{tag_of(digest)}")
+    there = layers(client, tag_of(digest))
+    if key is None:
+        return any(ANNOTATION in layer.annotations for layer in there)
+    return any(_is_good(client, layer, digest, key) for layer in there[:_MOST])
 
 
 def _is_good(client: Client, layer: Descriptor, digest: str, key: EllipticCurvePublicKey) -> bool:

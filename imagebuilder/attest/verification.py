@@ -103,7 +103,7 @@ def verify(question: Question, client: Client) -> Verification:
     if question.own is not None:
         checks.append(_own(question.own, source[0] if source else None, question.published.platform))
     claims, check = _claims(question, source[0] if source else None, plan)
-    checks.append(check)
+    checks += [check, _attestation(question)]
     for kind in (SPDX, CYCLONEDX):
         _, check = _only(question, kind, lambda found: _bill(found, question.published, lock, claims))
         checks.append(check)
@@ -254,6 +254,32 @@ def _statement(
     waived = f"; waived: {gates}" if gates else ""
     layers = f"{len(digests)} layers"
     return claim, f"made by imagebuilder {claim.tool}, engine {claim.engine}; {layers} as it says{waived}"
+
+
+def _attestation(question: Question) -> Check:
+    """Compare the statements in envelopes, which cosign and policies read, with the one that is attached."""
+    name = "attestation"
+    if not question.keyed:
+        return Check(name=name, status="not checked", detail="--key checks whose envelope it is in")
+    # Others may attest with the same key: to a scan, a review, a build by another tool.
+    signed = [statement for statement in question.published.statements if _is_ours(statement)]
+    if not signed:
+        detail = "no provenance stands in an envelope of this key"
+        return Check(name=name, status="not checked", detail=detail)
+    attached = [found.data for found in question.published.attachments if found.kind == PROVENANCE]
+    if any(statement in attached for statement in signed):
+        detail = "this key has signed the provenance in an envelope, for cosign and policies"
+        return Check(name=name, status="passed", detail=detail)
+    detail = "this key has signed a provenance in an envelope, and it is not the one that is attached"
+    return Check(name=name, status="failed", detail=detail)
+
+
+def _is_ours(statement: bytes) -> bool:
+    try:
+        provenance.read(reader.json_object(statement, "statement"))
+    except (ValueError, RegistryError):
+        return False
+    return True
 
 
 def _bill(
