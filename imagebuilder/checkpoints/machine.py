@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from imagebuilder.yamlfile import printable
+
 Calls = Mapping[str, Callable[..., object]]
 Load = Callable[[Any], object]
 
@@ -141,7 +143,7 @@ class _Machine:
         dotted = f"{module}.{name}".replace("__builtin__.", "builtins.")
         if dotted not in self._calls and dotted not in self._names:
             raise Refused(
-                f"names `{dotted[:200]}`, and only tensors, numbers, texts, lists and dicts are looked at",
+                f"names `{printable(dotted)}`, and only tensors, numbers, texts, lists and dicts are looked at",
                 hint="save `model.state_dict()`, not the model, and plain values beside it",
             )
         return Name(name=dotted)

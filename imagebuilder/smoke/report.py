@@ -128,7 +128,7 @@ def shortcoming(report: Report) -> str:
 
 def dumps(report: Report) -> str:
     """Write a report as JSON text, keys in the order of the model."""
-    plain = _plain(report.model_dump(mode="json"))
+    plain = _plain(report.model_dump())
     return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -210,8 +210,9 @@ def _plain(value: Any) -> Any:
 
 def _row(head: str, detail: str, width: int) -> list[str]:
     """Write what a check found beside its name; what does not fit on the line goes on below."""
-    words = textwrap.shorten(detail, 3 * (width - len(head)), placeholder=" ...")
-    first, *rest = textwrap.wrap(words, max(width - len(head), 20), break_on_hyphens=False) or [""]
+    room = max(width - len(head), 20)
+    words = textwrap.shorten(detail, 3 * room, placeholder=" ...")
+    first, *rest = textwrap.wrap(words, room, break_on_hyphens=False) or [""]
     return [f"{head}{first}".rstrip(), *(" " * len(head) + line for line in rest)]
 
 
