@@ -143,7 +143,7 @@ class _Machine:
         dotted = f"{module}.{name}".replace("__builtin__.", "builtins.")
         if dotted not in self._calls and dotted not in self._names:
             raise Refused(
-                f"names `{printable(dotted)}`, and only tensors, numbers, texts, lists and dicts are looked at",
+                f"names `{printable(dotted)}`; only tensors, numbers, texts, lists and dicts are looked at",
                 hint="save `model.state_dict()`, not the model, and plain values beside it",
             )
         return Name(name=dotted)
