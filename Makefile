@@ -18,11 +18,11 @@ BIN := .venv/bin
 # What leads to the engine and the registry, whoever started them.
 SERVICES = services=$$(scripts/services start); eval "$$services";
 
-.PHONY: help image test lint unit integration bench soak docs host host-tests clean
+.PHONY: help image test lint unit integration bench soak fuzz docs host host-tests clean
 
 help:
 	@sed -n '3,4s/^# *//p' Makefile
-	@echo "also: make lint, unit, integration, bench, soak, docs, clean"
+	@echo "also: make lint, unit, integration, bench, soak, fuzz, docs, clean"
 
 image: $(BIN)/.ready host
 	$(SERVICES) $(BIN)/imagebuilder build $(RECIPE) --load
@@ -59,6 +59,13 @@ soak: $(BIN)/.ready host-tests
 	$(BIN)/python -m bench.store_faults --out bench/store-faults.md
 	$(SERVICES) $(BIN)/pytest tests/soak
 	$(SERVICES) for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
+
+# Bad input by the thousand for everything that reads what others write, for FUZZ_SECONDS each or, where that is
+# 0, FUZZ_COUNT inputs each. Inputs that crash something are kept in .cache/fuzz.
+FUZZ_SECONDS ?= 120
+FUZZ_COUNT ?= 1000
+fuzz: $(BIN)/.ready
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --count $(FUZZ_COUNT) --out bench/fuzz.md
 
 # What is generated from the code: docs/reference, recipes/recipe.schema.json.
 docs: $(BIN)/.ready

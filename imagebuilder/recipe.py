@@ -239,11 +239,14 @@ class Recipe(Strict):
     def checksum(self) -> str:
         """Hash what the recipe asks for: comments, order of keys and quoting do not count. Hex sha256.
 
-        Nor does what only names the image, the hosts it is for, or how its keys come there: they are no reason to resolve anew. Nor do
-        the platforms, each of which has a lock of its own: one more changes nothing for the others.
+        Nor does what only names the image, the hosts it is for, or how its keys come there: they are no
+        reason to resolve anew. Nor do the platforms, each of which has a lock of its own: one more changes
+        nothing for the others.
         """
-        left_out = {"about": True, "tags": True, "hosts": True, "platforms": True, "ssh": {"keys"}}
-        asked = self.model_dump(mode="json", exclude=left_out)
+        asked = self.model_dump(
+            mode="json",
+            exclude={"about": True, "tags": True, "hosts": True, "platforms": True, "ssh": {"keys"}},
+        )
         # What came later counts only where it is used: older locks hold.
         for key in ("build", "devel"):
             if not asked[key]:

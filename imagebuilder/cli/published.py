@@ -74,7 +74,7 @@ def inspect(
         client = open_image(target, options)
         index = whole.read(client)
         if index is not None and not platform:
-            _inspect_whole(index, client, options, as_json=as_json)
+            _inspect_whole(index, client, options, where, as_json=as_json)
             return
         if index is not None:
             client = whole.parts(index, client, options, platform)[platform]
@@ -86,12 +86,13 @@ def inspect(
         _show(found)
 
 
-def _inspect_whole(index: Whole, client: Client, options: Options, *, as_json: bool) -> None:
+def _inspect_whole(index: Whole, client: Client, options: Options, store: Store, *, as_json: bool) -> None:
     from imagebuilder.attest import inspection, whole
     from imagebuilder.yamlfile import printable
 
     found = {
-        name: inspection.from_registry(part) for name, part in whole.parts(index, client, options).items()
+        name: inspection.from_registry(part, store)
+        for name, part in whole.parts(index, client, options).items()
     }
     tags = whole.tags(index, client)
     signature = "present" if index.signed else "none"

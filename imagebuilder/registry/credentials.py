@@ -139,7 +139,7 @@ def _ask_helper(helper: str, key: str, path: Path) -> Credentials:
         return ANONYMOUS
     try:
         data = jsontext.loads(result.stdout, limit=_LIMIT)
-        user, secret = str(data["Username"]), str(data["Secret"])
+        user, secret = data["Username"] + "", data["Secret"] + ""
     except (ValueError, KeyError, TypeError):
         raise EnvironmentFault(
             f"`{command}` gave no credentials but something else",

@@ -10,6 +10,7 @@ import random
 import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -218,7 +219,7 @@ def zip_file(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
                     rows[at] = (rows[at][0], rng.choice(_CONTENTS))
             for info, content in rows:
                 _quietly(new, info, content)
-    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError, EOFError):
+    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, EOFError, zlib.error, struct.error):
         return any_bytes(rng, data, others)
     made = out.getvalue()
     return _directory_changed(rng, made) if rng.random() < 0.4 else made

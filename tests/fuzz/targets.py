@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from imagebuilder import catalog, rootfs, site, yamlfile
+from imagebuilder import catalog, lockfile, rootfs, site, yamlfile
 from imagebuilder import lock as locks
 from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
@@ -95,6 +96,7 @@ def lock(_folder: Path) -> Iterator[Feed]:
         path = folder / "x.lock"
         path.write_bytes(data)
         read = locks.read(path)
+        lockfile.read(path)
         for layer in plans.plan(loaded, read, files).layers:
             _ = layer.key, layer.title
         # Where it would be put for dpkg: never above its folder.
@@ -231,14 +233,9 @@ def oci_documents(_folder: Path) -> Iterator[Feed]:
     tags = {"name": "x", "tags": ["one", "two"]}
 
     def run(data: bytes, _folder: Path) -> None:
-        errors = []
-        for model in (reader.ImageManifest, reader.Index, reader._Tags):
-            try:
-                reader.parse(model, data, "registry.example/x")
-            except RegistryError as error:
-                errors.append(error)
-        if len(errors) == 3:
-            raise errors[0]
+        words: dict[bytes, Any] = {b'"config"': reader.ImageManifest, b'"manifests"': reader.Index}
+        model = next((model for word, model in words.items() if word in data), reader._Tags)
+        reader.parse(model, data, "registry.example/x")
 
     yield Feed(seeds=tuple(json.dumps(item).encode() for item in (manifest, index, tags)), run=run)
 

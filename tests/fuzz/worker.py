@@ -123,17 +123,20 @@ def run(target: Target, seed: int, count: int, seconds: float, keep: Path | None
     with tempfile.TemporaryDirectory(prefix="imagebuilder-fuzz-") as name, target.ready(Path(name)) as feed:
         root = Path(name).resolve()
         (root / "tmp").mkdir()
-        tempfile.tempdir = str(root / "tmp")
+        before, tempfile.tempdir = tempfile.tempdir, str(root / "tmp")
         seeds = [*feed.seeds, *corpus(target.name)]
-        watch, before = Watch(target, root), _peak()
-        for number in range(max(count, len(seeds)) if not seconds else sys.maxsize):
-            if number >= len(seeds) and seconds and time.monotonic() - began > seconds:
-                break
-            rng = random.Random(f"{seed} {target.name} {number}")  # noqa: S311 repeatable test data
-            made = number >= len(seeds)
-            data = target.mutate(rng, rng.choice(seeds), seeds) if made else seeds[number]
-            _one(counts, watch, feed, data, root / "in", keep)
-        counts.growth = max(_peak() - before, 0)
+        watch, size = Watch(target, root), _peak()
+        try:
+            for number in range(max(count, len(seeds)) if not seconds else sys.maxsize):
+                if number >= len(seeds) and seconds and time.monotonic() - began > seconds:
+                    break
+                rng = random.Random(f"{seed} {target.name} {number}")  # noqa: S311 repeatable test data
+                made = number >= len(seeds)
+                data = target.mutate(rng, rng.choice(seeds), seeds) if made else seeds[number]
+                _one(counts, watch, feed, data, root / "in", keep)
+        finally:
+            tempfile.tempdir = before
+        counts.growth = max(_peak() - size, 0)
     counts.seconds = time.monotonic() - began
     return counts
 
