@@ -239,7 +239,7 @@ class Recipe(Strict):
     def checksum(self) -> str:
         """Hash what the recipe asks for: comments, order of keys and quoting do not count. Hex sha256.
 
-        Nor does what only names the image, or says which hosts it is for and how its keys come there: no
+        Nor does what only names the image, the hosts it is for, or how its keys come there: they are no
         reason to resolve anew. Nor do the platforms, each of which has a lock of its own: one more changes
         nothing for the others.
         """
