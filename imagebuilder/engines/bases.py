@@ -6,26 +6,31 @@ lock gives the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from imagebuilder import emulation, oci, platforms, suites, toolbox
+from imagebuilder import emulation, oci, platforms, process, suites, toolbox
 from imagebuilder.engines import buildx
+from imagebuilder.engines.buildx import Builder
 from imagebuilder.engines.embedded import Workshop
 from imagebuilder.errors import EnvironmentFault
 from imagebuilder.layers import debs as relations
 from imagebuilder.layers import system
 from imagebuilder.plan import OsLayer, User
+from imagebuilder.process import CommandError
 from imagebuilder.progress import no_advance
 from imagebuilder.site import Site
 from imagebuilder.store import LayerRecord, Store, explained, link_or_copy
 from imagebuilder.toolbox import Toolbox
 
 Choice = Literal["auto", "registry", "bootstrap"]
+_LIMIT = 600.0  # seconds for an engine to take 50 MB, or to let go of them
 CHOICES: tuple[Choice, ...] = ("auto", "registry", "bootstrap")
 
 
@@ -70,16 +75,53 @@ def choose(layer: OsLayer, wanted: Choice, site: Site, *, registry_first: bool) 
     )
 
 
-def bootstrap(layer: OsLayer, shop: Workshop, folder: Path) -> str:
-    """Make the base from the layer's packages, if the store does not have it, as an OCI layout.
+@contextlib.contextmanager
+def handed(base: Base, layer: OsLayer, builder: Builder, shop: Workshop) -> Iterator[str]:
+    """Give a builder the base for as long as the block runs; without a registry it is made first.
 
     Args:
+        base: where it comes from.
         layer: whose essential packages it has; all of its packages are in the store.
+        builder: what is to take it.
         shop: where it is kept, and whom to tell.
-        folder: where the layout goes.
 
-    Returns:
+    Yields:
         Its place, as a build context has it.
+
+    Raises:
+        BuildError: a package's script failed.
+        EnvironmentFault: mmdebstrap is missing, this user may not make namespaces, or the engine refused.
+
+    """
+    if base.digest:
+        yield base.context
+        return
+    record = bootstrap(layer, shop)
+    if builder.merges:
+        with shop.store.work() as folder:
+            yield _layout(record, layer.architecture, shop.store, folder / "base")
+        return
+    # An engine with the classic store reads no layouts: there the base is an image, for as long as it takes.
+    name = f"imagebuilder-base:{record.diff_id.removeprefix('sha256:')[:12]}-{secrets.token_hex(4)}"
+    blob = shop.store.blob(record.digest)
+    try:
+        process.run(
+            ["docker", "import", "--platform", f"linux/{layer.architecture}", blob, name], timeout=_LIMIT
+        )
+    except CommandError as error:
+        raise EnvironmentFault(
+            f"the engine does not take the base: {error.result.stderr.strip()}",
+            where="--engine docker",
+            hint="is its disk full?",
+        ) from error
+    try:
+        yield f"docker-image://{name}"
+    finally:
+        process.run(["docker", "image", "rm", name], timeout=_LIMIT, check=False)
+
+
+def bootstrap(layer: OsLayer, shop: Workshop) -> LayerRecord:
+    """Make the base from the layer's packages, if the store does not have it.
 
     Raises:
         BuildError: a package's script failed.
@@ -99,7 +141,7 @@ def bootstrap(layer: OsLayer, shop: Workshop, folder: Path) -> str:
         python="",
         venv="",
     )
-    return _layout(_record(base, files, shop, tools), base.architecture, shop.store, folder)
+    return _record(base, files, shop, tools)
 
 
 def _record(base: OsLayer, files: Mapping[str, Path], shop: Workshop, tools: Toolbox) -> LayerRecord:

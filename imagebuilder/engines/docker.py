@@ -109,8 +109,14 @@ def build_pure(
         )
     base = bases.choose(_system(plan), means.base, shop.site, registry_first=True)
     planned = plans.by_docker(plan, base.digest)
-    with shop.store.in_use(), shop.store.work() as folder:
-        request = _whole(planned, base, shop, folder)
+    if not base.digest:
+        _fetch_packages(_system(planned), shop)
+    with (
+        shop.store.in_use(),
+        shop.store.work() as folder,
+        bases.handed(base, _system(planned), builder, shop) as place,
+    ):
+        request = _whole(planned, (base.name, place), shop, folder)
         found: Mapping[str, object] = {}
         tags = tuple(f"{plan.name}:{tag}" for tag in dict.fromkeys((plan.tag, "latest")))
         if load:
@@ -118,8 +124,8 @@ def build_pure(
         if output is not None:
             with oci.replacing(output) as draft:
                 kind = "oci" if output.suffix == ".tar" else "oci,tar=false"
-                place = (f"--output=type={kind},dest={draft}", *_tagged(tags[:1]))
-                found = _run(builder, request, shop, folder, place)
+                outputs = (f"--output=type={kind},dest={draft}", *_tagged(tags[:1]))
+                found = _run(builder, request, shop, folder, outputs)
     return PureBuilt(
         digest=str(found.get("containerimage.digest", "")),
         config=str(found.get("containerimage.config.digest", "")),
@@ -140,9 +146,8 @@ class _SystemStage:
     def __call__(
         self, layer: OsLayer, debs: Mapping[str, Path], store: Store, advance: Advance, /
     ) -> LayerRecord:
-        with store.work() as folder:
+        with store.work() as folder, bases.handed(self.base, layer, self.builder, self.shop) as place:
             handed = _hand_in(layer, debs, folder / "debs")
-            place = _place(self.base, layer, self.shop, folder)
             tar = folder / "os.tar"
             request = Request(
                 dockerfile=_dockerfile(self.plan, folder),
@@ -158,26 +163,26 @@ class _SystemStage:
             return build_tar_layer(tar, store, advance)
 
 
-def _whole(plan: Plan, base: Base, shop: Workshop, folder: Path) -> Request:
+def _fetch_packages(layer: OsLayer, shop: Workshop) -> None:
+    """Fetch what a base is made from: which packages those are, only the packages themselves say."""
+    supply.fetch(
+        supply.absent(layer.debs, shop.store),
+        shop.lock,
+        shop.store,
+        shop.site,
+        advance=lambda _sha256, _count: None,
+        finished=lambda _sha256: None,
+    )
+
+
+def _whole(plan: Plan, base: tuple[str, str], shop: Workshop, folder: Path) -> Request:
     """Ask for the whole Dockerfile, with what the site needs to reach archive and index."""
-    layer = _system(plan)
-    if not base.digest:
-        # The base that is made here needs its packages, and only apt's solver knows which: fetch all.
-        absent = supply.absent(layer.debs, shop.store)
-        supply.fetch(
-            absent,
-            shop.lock,
-            shop.store,
-            shop.site,
-            advance=lambda _sha256, _count: None,
-            finished=lambda _sha256: None,
-        )
     return Request(
         dockerfile=_dockerfile(plan, folder),
         context=_empty(folder),
         platform=plan.platform,
-        contexts=((base.name, _place(base, layer, shop, folder)),),
-        secrets=sitefiles.write(shop.site, layer, folder),
+        contexts=(base,),
+        secrets=sitefiles.write(shop.site, _system(plan), folder),
         arguments=sitefiles.arguments(shop.site),
         # No attestations: an index of one image and a statement would have another digest every time.
         outputs=("--provenance=false", *sitefiles.network(shop.site)),
@@ -195,10 +200,6 @@ def _run(
     except (OSError, ValueError) as error:
         raise BuildError(f"buildx left no record of what it made: {error}", where=request.target) from error
     return found
-
-
-def _place(base: Base, layer: OsLayer, shop: Workshop, folder: Path) -> str:
-    return base.context if base.digest else bases.bootstrap(layer, shop, folder / "base")
 
 
 def _hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> Path:

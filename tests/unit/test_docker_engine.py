@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -13,12 +15,12 @@ from imagebuilder import oci, share
 from imagebuilder import plan as plans
 from imagebuilder.engines import bases, docker, embedded
 from imagebuilder.engines.docker import Means
-from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.errors import BuildError, EnvironmentFault, InputError
 from imagebuilder.plan import DockerOsLayer, Entry, OsLayer, Plan
 from imagebuilder.progress import LineProgress
 from imagebuilder.render import render
 from imagebuilder.site import Site, ToolsSite
-from imagebuilder.store import Store
+from imagebuilder.store import LayerRecord, Store
 from imagebuilder.workflow import labels
 from tests.unit import samples
 
@@ -135,14 +137,34 @@ def test_the_embedded_engines_keys_and_config_do_not_change(store: Store) -> Non
 def test_a_base_that_was_made_here_is_handed_over(
     false_docker: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bootstrap(_layer: OsLayer, _shop: embedded.Workshop, _folder: Path) -> str:
-        return "oci-layout:///made-here"
-
-    monkeypatch.setattr(bases, "bootstrap", bootstrap)
+    monkeypatch.setattr(bases, "bootstrap", lambda _layer, shop: made_base(shop.store))
     plan, shop = planned(store)
     image = docker.build(plan, shop, Means(base="bootstrap")).image
-    assert "--build-context debian:trixie=oci-layout:///made-here" in asked(false_docker)[0]
+    (line,) = asked(false_docker)
+    assert re.search(r"--build-context debian:trixie=oci-layout://\S+/base@sha256:[0-9a-f]{64} ", line)
     assert "org.opencontainers.image.base.digest" not in labels(image, store)
+
+
+def made_base(store: Store) -> LayerRecord:
+    digest, size = store.put_bytes(b"a base")
+    return LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type="x")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_classic_store_gets_the_base_as_an_image_that_goes_away_again(
+    false_docker: Path, store: Store, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(bases, "bootstrap", lambda _layer, shop: made_base(shop.store))
+    (false_docker / "status").write_text('[["Backing Filesystem","extfs"]]')
+    if fails:
+        (false_docker / "fail").write_text("it broke")
+    plan, shop = planned(store)
+    with pytest.raises(BuildError, match="it broke") if fails else contextlib.nullcontext():
+        docker.build(plan, shop, Means(base="bootstrap"))
+    lines = (false_docker / "asked").read_text().splitlines()
+    (name,) = (line.split()[-1] for line in lines if line.startswith("import "))
+    assert f"--build-context debian:trixie=docker-image://{name} " in asked(false_docker)[0]
+    assert lines[-1] == f"image rm {name}"
 
 
 def test_a_failed_step_leaves_no_layer_and_no_image(false_docker: Path, store: Store) -> None:

@@ -64,6 +64,18 @@ def test_what_a_package_needs_before_it_is_unpacked_is_in_an_earlier_round() -> 
     assert found == (("bash",), ("z",), ("m", "n"), ("a",))
 
 
+def test_a_base_is_what_is_essential_or_named_and_what_these_need() -> None:
+    packages = [
+        package("libc6"),
+        package("dash", depends="libc6", extra="Essential: yes"),
+        package("apt", depends="libapt | other", pre="keys"),
+        package("libapt", depends="libc6"),
+        package("keyring", provides="keys"),
+        package("openmpi", depends="apt"),
+    ]
+    assert order.base(packages, ["apt", "not-there"]) == {"libc6", "dash", "apt", "libapt", "keyring"}
+
+
 def test_the_order_does_not_depend_on_that_of_the_packages() -> None:
     packages = [
         package("bash", extra="Essential: yes"),

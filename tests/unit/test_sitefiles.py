@@ -11,7 +11,7 @@ from imagebuilder.site import Site
 from tests.unit import samples
 
 LAYER = OsLayer(
-    distribution="debian", suite="trixie", architecture="amd64", debs=(samples.deb("x"),), python="3.13",
+    distribution="debian", suite="trixie", architecture="amd64", debs=(samples.deb("tini"),), python="3.13",
     user=User(name="root", uid=0, home="/root"),
 )  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_what_may_hold_a_password_is_closed_to_others(tmp_path: Path) -> None:
 
 
 def test_a_mirror_has_the_sections_that_packages_are_from(tmp_path: Path) -> None:
-    deb = samples.deb("y").model_copy(update={"path": "pool/non-free/y/y/y_1_amd64.deb"})
+    deb = samples.deb("firmware").model_copy(update={"path": "pool/non-free/y/y/y_1_amd64.deb"})
     site = Site(apt_mirror="http://m.example/debian", apt_security_mirror="http://m.example/security")
     ((_, file),) = sitefiles.write(site, dataclasses.replace(LAYER, debs=(deb,)), tmp_path)
     assert "Components: main non-free\n" in file.read_text()
