@@ -46,5 +46,5 @@ def loads(data: bytes | str, *, limit: int, most: int = MOST, unique: bool = Fal
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len({key.casefold() for key in made}) != len(pairs):
-        raise ValueError("has a key twice in one object")
+        raise ValueError("has an object in which a key is given twice")
     return made

@@ -30,7 +30,7 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+~%!-]*$", ma
 # What a lock says ends up in commands, in names of files and in front of people: so nothing that could be a
 # path, an option or an escape. Debian's names: Policy 5.6.1 and 5.6.12.
 WheelName = Annotated[str, Field(pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$", max_length=200)]
-DebName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=200)]
+DebName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*$", max_length=200)]
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+:~!_-]*$", max_length=200)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=255)]
 PoolPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](?:/?[A-Za-z0-9_+~%:-][A-Za-z0-9._+~%:-]*)*$")]

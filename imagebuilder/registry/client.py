@@ -351,6 +351,18 @@ class Client:
     def _sent(self, message: Message) -> requests.Response:
         host = urlsplit(message.url).netloc
         trust, verify = self._trust(host)
+        try:
+            return self._requested(message, host, trust, verify)
+        except requests.RequestException:
+            raise
+        except ValueError as error:
+            # requests looks where a redirect leads, though it is not to follow it.
+            raise RegistryError(
+                f"the registry names a place that is no URL ({printable(str(error))})",
+                where=str(self.reference),
+            ) from error
+
+    def _requested(self, message: Message, host: str, trust: Trust, verify: str | None) -> requests.Response:
         return self._options.session.request(
             message.method,
             message.url,
