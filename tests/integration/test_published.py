@@ -27,6 +27,7 @@ from imagebuilder.registry import Client, Options, parse, push, reader
 from imagebuilder.smoke import report as reports
 from imagebuilder.store import ImageRecord, Store
 from tests.integration.conftest import Built
+from tests.support import oci_schemas
 from tests.support.proven import put_proven, report_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,54 +41,6 @@ ssh: {port: 2222, user: trainer}
 """
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 PASSWORD = "correct horse"
-
-# The rules of image-spec 1.1 for manifests and descriptors, as far as they can be said in a schema.
-DESCRIPTOR = {
-    "type": "object",
-    "required": ["mediaType", "digest", "size"],
-    "properties": {
-        "mediaType": {
-            "type": "string",
-            "pattern": r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}$",
-        },
-        "digest": {"type": "string", "pattern": r"^[a-z0-9]+(?:[+._-][a-z0-9]+)*:[a-zA-Z0-9=_-]+$"},
-        "size": {"type": "integer", "minimum": 0},
-        "artifactType": {"type": "string", "pattern": "/"},
-        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
-        "urls": False,
-    },
-}
-MANIFEST = {
-    "type": "object",
-    "required": ["schemaVersion", "mediaType", "config", "layers"],
-    "properties": {
-        "schemaVersion": {"const": 2},
-        "mediaType": {"const": "application/vnd.oci.image.manifest.v1+json"},
-        "artifactType": {"type": "string", "pattern": "/"},
-        "config": DESCRIPTOR,
-        # At least one is what the specification asks of everything portable.
-        "layers": {"type": "array", "minItems": 1, "items": DESCRIPTOR},
-        "subject": DESCRIPTOR,
-        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
-    },
-    "additionalProperties": False,
-    # artifactType must be set where the config is the empty one.
-    "if": {
-        "properties": {
-            "config": {"properties": {"mediaType": {"const": "application/vnd.oci.empty.v1+json"}}}
-        }
-    },
-    "then": {"required": ["artifactType"]},
-}
-INDEX = {
-    "type": "object",
-    "required": ["schemaVersion", "mediaType", "manifests"],
-    "properties": {
-        "schemaVersion": {"const": 2},
-        "mediaType": {"const": "application/vnd.oci.image.index.v1+json"},
-        "manifests": {"type": "array", "items": DESCRIPTOR},
-    },
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,11 +255,15 @@ def test_manifests_are_what_the_specification_asks(shop: Shop) -> None:
     seen = list(manifests(shop))
     assert len(seen) == 6
     for _, manifest in seen:
-        jsonschema.validate(manifest, MANIFEST)
+        jsonschema.validate(manifest, oci_schemas.MANIFEST)
     index = shop.client().get_manifest(reader.fallback_tag(shop.image.manifest))
-    jsonschema.validate(json.loads(index.data), INDEX)
+    jsonschema.validate(json.loads(index.data), oci_schemas.INDEX)
+    config = reader.parse(
+        reader.ImageManifest, shop.client().get_manifest(shop.image.manifest).data, "x"
+    ).config
+    jsonschema.validate(json.loads(reader.blob(shop.client(), config)), oci_schemas.CONFIG)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**seen[1][1], "layers": []}, MANIFEST)
+        jsonschema.validate({**seen[1][1], "layers": []}, oci_schemas.MANIFEST)
 
 
 def test_skopeo_and_docker_take_the_image_and_its_documents(
