@@ -34,6 +34,8 @@ from tests.fuzz.targets import TARGETS, Target
 # Seconds for one input. Most take a hundredth; a mebibyte of nonsense in YAML takes a few.
 PATIENCE = 20.0
 _MEMORY = 4 << 30
+# A mutant may repeat a long line thousands of times; files of gigabytes are what the unit tests have.
+_LARGEST = 4 << 20
 _CASES = Path(__file__).resolve().parents[1] / "cases" / "hostile"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _TWO_PATHS = frozenset({"os.rename", "os.link", "os.symlink"})
@@ -132,7 +134,7 @@ def run(target: Target, seed: int, count: int, seconds: float, keep: Path | None
                     break
                 rng = random.Random(f"{seed} {target.name} {number}")  # noqa: S311 repeatable test data
                 made = number >= len(seeds)
-                data = target.mutate(rng, rng.choice(seeds), seeds) if made else seeds[number]
+                data = target.mutate(rng, rng.choice(seeds), seeds)[:_LARGEST] if made else seeds[number]
                 _one(counts, watch, feed, data, root / "in", keep)
         finally:
             tempfile.tempdir = before
