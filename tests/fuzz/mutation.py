@@ -111,7 +111,7 @@ def lines(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
             case 0:
                 del rows[at : at + rng.choice((1, 1, 5))]
             case 1:
-                rows[at:at] = [rows[at]] * rng.choice((1, 2, 3000))
+                rows[at:at] = [rows[at]] * (rng.choice((1, 2, 3000)) if len(rows[at]) < 100 else 2)
             case 2:
                 rows[at] = head + colon + b" " + rng.choice(TOKENS)
             case 3:
