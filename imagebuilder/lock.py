@@ -77,7 +77,7 @@ class Source(_Strict):
     """
 
     name: DebName
-    version: Version
+    version: Version | Literal[""]
     suite: Word | Literal[""] = ""
     path: PoolPath | Literal[""] = ""
     file: FileName
