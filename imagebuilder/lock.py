@@ -28,7 +28,7 @@ Size = Annotated[int, Field(ge=0)]
 # A file's name, never a path: what the lock says is joined to folders of the store.
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+~%!-]*$", max_length=255)]
 # What a lock says ends up in commands, in names of files and in front of people: so nothing that could be a
-# path, an option or an escape. Debian's names: Policy 5.6.1 and 5.6.12.
+# path, an option or an escape. Debian's names, which components have as well: Policy 5.6.1 and 5.6.12.
 WheelName = Annotated[str, Field(pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$", max_length=200)]
 DebName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*$", max_length=200)]
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+:~!_-]*$", max_length=200)]
@@ -51,7 +51,7 @@ class Wheel(_Strict):
     file: FileName
     size: Size
     sha256: Sha256
-    component: Word
+    component: DebName
 
 
 class Deb(_Strict):
@@ -99,13 +99,13 @@ class Build(_Strict):
 
     """
 
-    component: Word
+    component: DebName
     version: Version
     packages: tuple[str, ...]
     system: tuple[DebName, ...]
-    debs: tuple[Deb, ...]
-    wheels: tuple[Wheel, ...]
-    sources: tuple[Source, ...]
+    debs: Annotated[tuple[Deb, ...], FailFast()]
+    wheels: Annotated[tuple[Wheel, ...], FailFast()]
+    sources: Annotated[tuple[Source, ...], FailFast()]
 
 
 class Override(_Strict):
@@ -141,7 +141,7 @@ class Lock(_Strict):
     base: Word
     architecture: Word
     python: Version
-    pins: dict[Word, Version]
+    pins: dict[DebName, Version]
     packages: tuple[str, ...]
     overrides: tuple[Override, ...] = ()
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
