@@ -66,7 +66,7 @@ def sections(**changes: Any) -> str:
         (sections(**{"linux/riscv64": json.loads(locks.dumps(ARM))}), "is not a lock of that platform"),
         (sections(**{"linux/amd64": json.loads(locks.dumps(ARM))}), "is not a lock of that platform"),
         (sections(**{"linux/amd64": []}), "Input should be an object"),
-        (lockfile.dumps(BOTH).replace('"linux/arm64": {', '"linux/amd64": {'), "has a key twice"),
+        (lockfile.dumps(BOTH).replace('"linux/arm64": {', '"linux/amd64": {'), "a key is given twice"),
         (
             sections(**{"linux/arm64": json.loads(locks.dumps(ARM.model_copy(update={"python": "3.12"})))}),
             "its sections are of different recipes",
