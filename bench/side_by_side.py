@@ -196,7 +196,7 @@ def _other_nccl(recipe: Path, root: Path) -> tuple[Lock, Plan]:
     text = re.sub(r'nccl: "[^"]+"', 'nccl: "2.28.9"', recipe.read_text())
     path.write_text(f"{text}\noverride: [nccl]\n")
     shutil.copy(locks.path_for(recipe), locks.path_for(path))
-    update_lock(path, None, None)
+    update_lock(path, None, None, Store.default())
     return read_plan(path)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from imagebuilder import platforms
 from imagebuilder.lock import Deb, Lock, Wheel
-from imagebuilder.plan import BuiltLayer, Layer, Plan
+from imagebuilder.plan import BuiltLayer, ImportedLayer, Layer, Plan
 from imagebuilder.store import ImageRecord, Store
 
 
@@ -153,12 +153,13 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
     for layer in plan.layers:
         record = store.layer(layer.key)
         packages = packages_of(layer)
+        blob = layer.blob if isinstance(layer, ImportedLayer) else None
         parts.append(
             Part(
-                identity=record.digest if record else f"key:{layer.key}",
+                identity=record.digest if record else blob.digest if blob else f"key:{layer.key}",
                 title=layer.title,
-                size=record.size if record else sum(package.size for package in packages),
-                measured=record is not None,
+                size=record.size if record else blob.size if blob else sum(p.size for p in packages),
+                measured=record is not None or blob is not None,
             )
         )
     return Side(name=name, pins=lock.pins, packages=_packages(lock), layers=tuple(parts))
@@ -188,7 +189,11 @@ def of_image(name: str, image: ImageRecord, labels: Mapping[str, str]) -> Side:
 def _packages(lock: Lock) -> dict[str, str]:
     """Name every package; the hash tells apart files of one version, as with a build of one's own."""
     return {
-        **{f"deb {deb.name}": f"{deb.version} {deb.sha256[:12]}" for deb in lock.debs},
+        **({f"base {lock.image.name}": lock.image.digest} if lock.image else {}),
+        **{
+            f"deb {deb.name}": f"{deb.version} {getattr(deb, 'sha256', '')[:12]}".strip()
+            for deb in lock.installed
+        },
         **{f"wheel {wheel.name}": f"{wheel.version} {wheel.sha256[:12]}" for wheel in lock.wheels},
         **{
             f"source {source.name}": f"{source.version} {source.sha256[:12]}"

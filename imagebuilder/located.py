@@ -43,6 +43,8 @@ def _located(problem: Problem, name: str, document: Document) -> Problem:
 
 def _key(problem: Problem, name: str) -> str:
     """Cut the recipe's name off a place; the base is named without it."""
+    if problem.where == "base: image":
+        return "base.image"
     if problem.where.startswith("base: "):
         return "base"
     key = problem.where.removeprefix(f"{name}: ")

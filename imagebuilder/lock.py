@@ -11,7 +11,15 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from imagebuilder import jsontext, textfile
 from imagebuilder.errors import InputError, LockError, Problem
@@ -23,6 +31,7 @@ _LIMIT = 16_000_000
 _MOST_VALUES = 100_000
 _SHOWN = 20
 
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Size = Annotated[int, Field(ge=0)]
 # A file's name, never a path: what the lock says is joined to folders of the store.
@@ -33,6 +42,9 @@ WheelName = Annotated[str, Field(pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$", max_leng
 DebName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*$", max_length=200)]
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+:~!_-]*$", max_length=200)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=255)]
+# What somebody else's image says of itself: one line each, for they stand in Dockerfiles too.
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=255)]
+Printed = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=32_768)]
 PoolPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](?:/?[A-Za-z0-9_+~%:-][A-Za-z0-9._+~%:-]*)*$")]
 
 
@@ -55,7 +67,10 @@ class Wheel(_Strict):
 
 
 class Deb(_Strict):
-    """One Debian package: `path` is where an archive keeps it, below the archive's root."""
+    """One Debian package: `path` is where an archive keeps it, below the archive's root.
+
+    `archive` names one besides the distribution's own, as a base from a registry may bring it.
+    """
 
     name: DebName
     version: Version
@@ -63,6 +78,62 @@ class Deb(_Strict):
     path: PoolPath
     size: Size
     sha256: Sha256
+    archive: str = ""
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Say nothing of an archive that is the distribution's: most locks know no other."""
+        return {key: value for key, value in write(self).items() if key != "archive" or value}
+
+
+class BaseLayer(_Strict):
+    """One layer of the base: digest and size of its blob, digest of the tar inside, OCI's media type."""
+
+    digest: Digest
+    diff_id: Digest
+    size: Size
+    media_type: Word
+
+    @property
+    def sha256(self) -> str:
+        """The digest as downloads are named after it: hex."""
+        return self.digest.removeprefix("sha256:")
+
+
+class Installed(_Strict):
+    """A Debian package that the base holds already; of its file nothing is known."""
+
+    name: Word
+    version: Version
+    architecture: Word
+
+
+class BaseImage(_Strict):
+    """The image of a registry that everything else stands on.
+
+    Attributes:
+        name: as the recipe has it, without a digest.
+        digest: of this platform's manifest.
+        index: of the list of platforms that it was found in; empty where there is none.
+        user: that its config names, empty for root.
+        env, labels: of its config.
+        accounts: its users with a user id of people's (1000 on), and the id.
+        archives: names of the package archives that it is set up for, besides the distribution's.
+        layers: the lowest first.
+        packages: sorted by name.
+
+    """
+
+    name: Word
+    digest: Digest
+    index: Digest | Literal[""] = ""
+    user: Printed = ""
+    env: dict[Variable, Printed]
+    labels: dict[Word, Printed]
+    accounts: dict[Printed, int]
+    archives: tuple[Printed, ...]
+    layers: Annotated[tuple[BaseLayer, ...], FailFast(), Field(min_length=1)]
+    packages: Annotated[tuple[Installed, ...], FailFast()]
 
 
 class Source(_Strict):
@@ -125,6 +196,7 @@ class Lock(_Strict):
         inputs: checksum of the recipe, and of what the catalog made of it.
         recipe: its name.
         base: distribution and suite.
+        image: the base, where it comes from a registry; then `debs` are only those on top of its own.
         architecture: Debian's name of it.
         python: major.minor.
         pins: component and full version, of every component in the image.
@@ -139,6 +211,7 @@ class Lock(_Strict):
     inputs: Sha256
     recipe: Word
     base: Word
+    image: BaseImage | None = None
     architecture: Word
     python: Version
     pins: dict[DebName, Version]
@@ -162,6 +235,21 @@ class Lock(_Strict):
         return tuple(source for build in self.builds for source in build.sources)
 
     @property
+    def installed(self) -> tuple[Deb | Installed, ...]:
+        """All Debian packages of the image: those added, and those of the base that they do not replace."""
+        added = {(deb.name, deb.architecture) for deb in self.debs}
+        names = {deb.name for deb in self.debs}
+        below = self.image.packages if self.image else ()
+        # A package may change from `all` to an architecture, but two of one name are two architectures'.
+        kept = (
+            package
+            for package in below
+            if (package.name, package.architecture) not in added
+            and not (package.name in names and package.architecture in {"all", self.architecture})
+        )
+        return (*self.debs, *kept)
+
+    @property
     def checksum(self) -> str:
         """Hash of the lock's content: hex sha256; its first 12 digits make the tag."""
         return hashlib.sha256(dumps(self).encode()).hexdigest()
@@ -176,20 +264,26 @@ def dumps(lock: Lock) -> str:
     """Write a lock as text: keys in the order of the model, a package a line, a newline at the end."""
     parts = []
     for key, value in lock.model_dump(mode="json").items():
-        if key == "builds" and not value:
+        if key in ("builds", "image") and not value:
             continue  # as every lock of format 1
         if key == "builds":
             rows = ",\n".join(f"  {_dump_build(row)}" for row in value)
             parts.append(f' "{key}": [\n{rows}\n ]')
-        elif isinstance(value, list) and value:
-            rows = ",\n".join(f"  {json.dumps(row)}" for row in value)
-            parts.append(f' "{key}": [\n{rows}\n ]')
-        elif isinstance(value, dict):
-            rows = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(value.items()))
-            parts.append(f' "{key}": {{\n{rows}\n }}')
         else:
-            parts.append(f' "{key}": {json.dumps(value)}')
+            parts.append(f' "{key}": {_dump(value, " ")}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _dump(value: Any, indent: str) -> str:
+    """Write lists and mappings a row a line, what is inside of a row on that line; mappings in order."""
+    inner = f"{indent} "
+    if isinstance(value, list) and value:
+        rows = [json.dumps(row) for row in value]
+        return "[\n" + ",\n".join(f"{inner}{row}" for row in rows) + f"\n{indent}]"
+    if isinstance(value, dict) and value:
+        rows = [f"{json.dumps(key)}: {_dump(item, inner)}" for key, item in sorted(value.items())]
+        return "{\n" + ",\n".join(f"{inner}{row}" for row in rows) + f"\n{indent}}}"
+    return json.dumps(value)
 
 
 def _dump_build(build: dict[str, Any]) -> str:

@@ -19,7 +19,17 @@ from typing import Any, BinaryIO
 
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.layers import archive
-from imagebuilder.plan import EPOCH, BuiltLayer, FilesLayer, KeysLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import (
+    EPOCH,
+    BuiltLayer,
+    FilesLayer,
+    ImportedLayer,
+    KeysLayer,
+    Layer,
+    OsLayer,
+    Plan,
+    WheelLayer,
+)
 from imagebuilder.store import (
     ImageLayer,
     ImageRecord,
@@ -251,6 +261,8 @@ def image_config(plan: Plan, diff_ids: Sequence[str]) -> dict[str, Any]:
 
 def _component(layer: Layer) -> str:
     match layer:
+        case ImportedLayer():
+            return "base"
         case OsLayer():
             return layer.distribution
         case BuiltLayer() | WheelLayer():

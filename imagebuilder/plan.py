@@ -12,11 +12,12 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from imagebuilder import catalog, platforms, tags
 from imagebuilder.errors import InputError
-from imagebuilder.lock import Deb, Lock, Source, Wheel
+from imagebuilder.lock import BaseLayer, Deb, Lock, Source, Wheel
 from imagebuilder.lockfile import LockFile
 from imagebuilder.recipe import Recipe
 
@@ -32,6 +33,10 @@ MAX_LAYERS = 60
 OWN_LAYER_BYTES = 8_000_000
 # Where the entrypoint of an image with `ssh: {keys: baked}` finds them.
 BAKED_KEYS = "/etc/imagebuilder/keys"
+# Lists of folders: where a base from a registry has one too, its folders come after the image's own.
+_LISTS = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
+# Variables of a base that speak of its own user, who is not this image's.
+_OF_THE_USER = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME"})
 PATH = f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -98,6 +103,37 @@ class DockerOsLayer(OsLayer):
     @property
     def key(self) -> str:
         return _key("docker-os", self.FORMAT, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedLayer:
+    """A layer of the base as its registry has it: no byte of it changes, so it is shared and not sent."""
+
+    blob: BaseLayer
+    title: str
+
+    FORMAT = 1
+
+    @property
+    def key(self) -> str:
+        return _key("imported", self.FORMAT, self.blob)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpperOsLayer(OsLayer):
+    """What installing the packages changes in the base whose layers are `below`: the difference alone."""
+
+    below: tuple[BaseLayer, ...]
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.debs)} packages on top of {self.distribution} {self.suite}"
+
+    @property
+    def key(self) -> str:
+        return _key("os-above", self.FORMAT, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +274,7 @@ class KeysLayer:
         return _key("keys", self.FORMAT, self)
 
 
-Layer = OsLayer | BuiltLayer | WheelLayer | FilesLayer | KeysLayer
+Layer = ImportedLayer | OsLayer | BuiltLayer | WheelLayer | FilesLayer | KeysLayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +323,7 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
         files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.rootfs`.
 
     """
-    user = _user(recipe)
+    user = _user(recipe, lock)
     parts = catalog.parts(recipe)
     made = (
         *(Entry(path=p, kind="link", mode=0o777, text=t) for part in parts for p, t in part.links.items()),
@@ -297,14 +333,8 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
         name=recipe.name,
         architecture=lock.architecture,
         layers=(
-            OsLayer(
-                distribution=recipe.distribution,
-                suite=recipe.suite,
-                architecture=lock.architecture,
-                debs=lock.debs,
-                user=user,
-                python=lock.python,
-            ),
+            *_imported(lock),
+            _os_layer(lock, user),
             *_built_layers(recipe, lock),
             *_wheel_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.
@@ -326,8 +356,9 @@ def by_docker(plan: Plan, base_digest: str = "") -> Plan:
         base_digest: see `DockerOsLayer`.
 
     """
+    # What is above a registry's image stays what it is: that image is in the plan already.
     layers = tuple(
-        DockerOsLayer(**_fields(layer), base_digest=base_digest) if isinstance(layer, OsLayer) else layer
+        DockerOsLayer(**_fields(layer), base_digest=base_digest) if type(layer) is OsLayer else layer
         for layer in plan.layers
     )
     labels = {**dict(plan.config.labels), ENGINE_LABEL: "docker"}
@@ -344,12 +375,22 @@ def as_made(plan: Plan, labels: Mapping[str, str]) -> Plan:
     return plan
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
-    """All variables of the image: the venv's, the components', the recipe's own (which win)."""
+def environment(recipe: Recipe, lock: Lock) -> dict[str, str]:
+    """All variables of the image: the base's, the venv's, the components', the recipe's own (which win)."""
     env = {"PATH": PATH, "VIRTUAL_ENV": VENV, "LANG": "C.UTF-8"}
     for part in catalog.parts(recipe):
         env |= part.env
-    return {**env, **recipe.env}
+    return _on_top(lock.image.env if lock.image else {}, {**env, **recipe.env})
+
+
+def _on_top(below: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """Lay variables over those of the base; lists of folders are joined, each folder once."""
+    made = {**{name: value for name, value in below.items() if name not in _OF_THE_USER}, **env}
+    for name in _LISTS:
+        if name in below and name in env:
+            folders = (*env[name].split(":"), *below[name].split(":"))
+            made[name] = ":".join(dict.fromkeys(filter(None, folders)))
+    return made
 
 
 def image_tags(recipe: Recipe, lock: Lock) -> tuple[str, ...]:
@@ -387,7 +428,7 @@ def _tags(recipe: Recipe, lock: Lock, checksum: str) -> tuple[str, ...]:
     digits = checksum[: tags.LOCK_DIGITS]
     if not recipe.tags:
         return version(lock), digits
-    values = {**lock.pins, "name": recipe.name, "suite": recipe.suite, "lock": digits}
+    values = {**lock.pins, "name": recipe.name, "suite": lock.base.partition(":")[2], "lock": digits}
     made = tuple(dict.fromkeys(tags.fill(template, values) for template in recipe.tags))
     for tag in made:
         if not tags.TAG.fullmatch(tag):
@@ -412,10 +453,34 @@ def version(lock: Lock) -> str:
     return "-".join([*words, f"py{lock.python}", lock.base.partition(":")[2]])
 
 
-def _user(recipe: Recipe) -> User:
-    if recipe.ssh.user == "root":
+def _user(recipe: Recipe, lock: Lock) -> User:
+    name = recipe.ssh.user
+    if name == "root":
         return User(name="root", uid=0, home="/root")
-    return User(name=recipe.ssh.user, uid=1000, home=f"/home/{recipe.ssh.user}")
+    # A base may have users of its own: Ubuntu's has one with the first number. One of this name stays.
+    taken = lock.image.accounts if lock.image else {}
+    free = next(number for number in count(1000) if number not in taken.values())
+    return User(name=name, uid=taken.get(name, free), home=f"/home/{name}")
+
+
+def _imported(lock: Lock) -> Iterable[ImportedLayer]:
+    if lock.image:
+        for number, layer in enumerate(lock.image.layers, start=1):
+            title = f"{lock.image.name}, layer {number} of {len(lock.image.layers)}"
+            yield ImportedLayer(blob=layer, title=title)
+
+
+def _os_layer(lock: Lock, user: User) -> OsLayer:
+    distribution, _, suite = lock.base.partition(":")
+    system = OsLayer(
+        distribution=distribution,
+        suite=suite,
+        architecture=lock.architecture,
+        debs=lock.debs,
+        user=user,
+        python=lock.python,
+    )
+    return UpperOsLayer(**_fields(system), below=lock.image.layers) if lock.image else system
 
 
 def _built_layers(recipe: Recipe, lock: Lock) -> tuple[BuiltLayer, ...]:
@@ -439,8 +504,8 @@ def _built_layers(recipe: Recipe, lock: Lock) -> tuple[BuiltLayer, ...]:
             component=build.component,
             version=build.version,
             root=OsLayer(
-                distribution=recipe.distribution,
-                suite=recipe.suite,
+                distribution=lock.base.partition(":")[0],
+                suite=lock.base.partition(":")[2],
                 architecture=lock.architecture,
                 debs=tuple(sorted(debs, key=lambda deb: (deb.name, deb.architecture))),
                 user=User(name="root", uid=0, home="/root"),
@@ -462,7 +527,8 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
 
     With more layers than an image may have, the smallest of the large join their component's group.
     """
-    room = MAX_LAYERS - 2 - len(lock.builds) - len({wheel.component for wheel in lock.wheels})
+    below = len(lock.builds) + (len(lock.image.layers) if lock.image else 0)
+    room = MAX_LAYERS - 2 - below - len({wheel.component for wheel in lock.wheels})
     ranked = sorted(lock.wheels, key=lambda wheel: (-wheel.size, wheel.name))
     alone = [wheel for wheel in ranked if wheel.size >= OWN_LAYER_BYTES][: max(room, 0)]
     for wheel in alone:
@@ -480,10 +546,12 @@ def _config(recipe: Recipe, lock: Lock, user: User) -> Config:
         "title": recipe.name,
         "version": version(lock),
         "created": EPOCH,
-        "base.name": recipe.base,
+        "base.name": lock.base,
+        **({"base.name": lock.image.name, "base.digest": lock.image.digest} if lock.image else {}),
         **said,
     }
     labels = {
+        **(lock.image.labels if lock.image else {}),
         **recipe.labels,
         **{f"org.opencontainers.image.{name}": text for name, text in known.items()},
         "org.imagebuilder.lock": lock.checksum,
@@ -493,7 +561,7 @@ def _config(recipe: Recipe, lock: Lock, user: User) -> Config:
         **{f"org.imagebuilder.pin.{name}": version for name, version in lock.pins.items()},
     }
     return Config(
-        env=tuple(sorted(environment(recipe).items())),
+        env=tuple(sorted(environment(recipe, lock).items())),
         labels=tuple(sorted(labels.items())),
         entrypoint=("/usr/bin/tini", "--", "/usr/local/bin/imagebuilder-entrypoint"),
         cmd=(),
@@ -515,6 +583,6 @@ def _fields(value: Any) -> dict[str, Any]:
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields(value)
-    if isinstance(value, (Deb, Wheel)):
+    if isinstance(value, (BaseLayer, Deb, Wheel)):
         return value.model_dump(mode="json")
     raise TypeError(f"a layer's key cannot hold {type(value).__name__}")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from imagebuilder import platforms as known_platforms
 from imagebuilder import tags, yamlfile
@@ -29,6 +29,7 @@ _PYTHON = re.compile(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?")
 _SUITE = re.compile(r"(debian|ubuntu):([a-z]+)")
 _DRIVER = re.compile(r"[0-9]{3}(?:\.[0-9]{1,3}){1,2}")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 # The first port on which others than root may listen.
@@ -81,9 +82,29 @@ def _requirement(value: str) -> str:
 
 def _base(value: str) -> str:
     if not _SUITE.fullmatch(value):
+        shown = yamlfile.printable(value)
         raise yamlfile.Invalid(
-            f"`{yamlfile.printable(value)}` is not a base",
-            'write "debian:trixie" (a distribution and its suite)',
+            f"`{shown}` is not a base",
+            f'for an image of a registry write {{image: "{shown}"}}'
+            if {"/", "@"} & set(value) or re.search(r":[0-9]", value)
+            else 'write "debian:trixie" (a distribution and its suite)',
+        )
+    return value
+
+
+def _image(value: str) -> str:
+    # Here and not on top: only a recipe with such a base pays for it.
+    from imagebuilder.registry.reference import parse
+
+    try:
+        reference = parse(value)
+    except InputError as error:
+        problem = error.problems[0]
+        raise yamlfile.Invalid(problem.message, problem.hint) from None
+    if not (reference.tag or reference.digest):
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` names a repository, not an image",
+            f"add a tag: `{yamlfile.printable(value)}:TAG`",
         )
     return value
 
@@ -147,16 +168,59 @@ class Hosts(Strict):
     ] = ()
 
 
+class RegistryImage(Strict):
+    """A base from a registry. Its layers stay as they are; what the recipe adds comes on top of them."""
+
+    image: Annotated[
+        str,
+        AfterValidator(_image),
+        Field(
+            description="Name and tag, as `docker pull` takes them: `nvidia/cuda:12.8.1-devel-ubuntu22.04`; "
+            "or with the digest: `name:tag@sha256:...`."
+        ),
+    ]
+    digest: Annotated[
+        str,
+        _must_match(_DIGEST, "a digest", "a digest is `sha256:` and 64 hexadecimal digits"),
+        Field(
+            description="Digest of its manifest, or of its list of platforms. "
+            "Without one the lock takes what the tag stands for, and keeps it."
+        ),
+    ] = ""
+
+    @model_validator(mode="after")
+    def _one_digest(self) -> RegistryImage:
+        inside = self.image.partition("@")[2]
+        if self.digest and inside not in {"", self.digest}:
+            raise yamlfile.Invalid("two digests are given that differ", "keep one of the two")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name without a digest."""
+        return self.image.partition("@")[0]
+
+    @property
+    def pinned(self) -> str:
+        """The digest that the recipe asks for, wherever it stands; "" where it leaves it to the lock."""
+        return self.digest or self.image.partition("@")[2]
+
+
+def _kind_of_base(value: object) -> str:
+    return "<image>" if isinstance(value, (dict, RegistryImage)) else "<suite>"
+
+
 class Recipe(Strict):
     """One image: a base, a Python, pinned components, and what else belongs into it."""
 
     name: Annotated[Name, Field(description="Name of the image.")]
     base: Annotated[
-        str,
-        AfterValidator(_base),
+        Annotated[str, AfterValidator(_base), Tag("<suite>")] | Annotated[RegistryImage, Tag("<image>")],
+        Discriminator(_kind_of_base),
         Field(
             description="Distribution and suite, bootstrapped from its archive: `debian:` bookworm, trixie "
-            "or sid; `ubuntu:` jammy or noble."
+            "or sid; `ubuntu:` jammy or noble. Or an image of a registry, of one of these: "
+            "`{image: ..., digest: ...}`."
         ),
     ]
     python: Annotated[
@@ -196,6 +260,15 @@ class Recipe(Strict):
         Field(description="Whether nvcc, the headers of CUDA's libraries and their link names are in it."),
     ] = False
     hosts: Annotated[Hosts, Field(description="Where the image will run.")] = Hosts()
+    providers: Annotated[
+        dict[str, Literal["apt", "wheel"]],
+        Field(
+            default_factory=dict,
+            description="Where a component comes from that has several providers: `wheel`, or `apt` for "
+            "NVIDIA's packages on a base from a registry. Without it: wheels where something pinned loads "
+            "them, else the base's packages.",
+        ),
+    ]
     ssh: Annotated[Ssh, Field(default_factory=Ssh, description="The ssh contract of the image.")]
     apt: Annotated[
         tuple[Package, ...], Field(description="More Debian packages: name, or name=version.")
@@ -225,11 +298,17 @@ class Recipe(Strict):
 
     @property
     def distribution(self) -> str:
-        return self.base.partition(":")[0]
+        """The base's, as far as the recipe says it: an image of a registry tells it when it is locked."""
+        return self.base.partition(":")[0] if isinstance(self.base, str) else ""
 
     @property
     def suite(self) -> str:
-        return self.base.partition(":")[2]
+        return self.base.partition(":")[2] if isinstance(self.base, str) else ""
+
+    @property
+    def image(self) -> RegistryImage | None:
+        """The base, where it comes from a registry."""
+        return None if isinstance(self.base, str) else self.base
 
     @property
     def python_minor(self) -> str:
@@ -248,7 +327,7 @@ class Recipe(Strict):
             exclude={"about": True, "tags": True, "hosts": True, "platforms": True, "ssh": {"keys"}},
         )
         # What came later counts only where it is used: older locks hold.
-        for key in ("build", "devel"):
+        for key in ("build", "devel", "providers"):
             if not asked[key]:
                 del asked[key]
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
@@ -300,6 +379,7 @@ _RENAMES = {
     "development": "devel",
     "dev": "devel",
     "python_version": "python",
+    "provider": "providers",
     "sshd": "ssh",
     "tag": "tags",
     "platform": "platforms",
@@ -366,6 +446,19 @@ def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> It
                 f"`{name}` is not a component that can be pinned",
                 yamlfile.nearest(name, components) or known,
             )
+    for name in _mapping(document, "providers"):
+        if name not in pins:
+            yield document.problem(
+                ("providers", name),
+                f"`{yamlfile.printable(name)}` is given a provider but not pinned",
+                "add it under `pins:`, or drop it here",
+            )
+    if _sequence(document, "build") and isinstance(document.data.get("base"), dict):
+        yield document.problem(
+            ("build",),
+            "components are compiled on a suite, in a root of its packages; a base from a registry is none",
+            "write `base: debian:trixie`, or take the component as a package",
+        )
     for key, done in (("override", "overridden"), ("build", "to be built")):
         for i, name in enumerate(_sequence(document, key)):
             if isinstance(name, str) and name not in pins:

@@ -9,10 +9,20 @@ from dataclasses import dataclass
 import jinja2
 
 from imagebuilder.lock import Wheel
-from imagebuilder.plan import BuiltLayer, Entry, FilesLayer, KeysLayer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import (
+    BuiltLayer,
+    Entry,
+    FilesLayer,
+    KeysLayer,
+    OsLayer,
+    Plan,
+    UpperOsLayer,
+    WheelLayer,
+)
 
 # Where a component is compiled; nothing of it is kept.
 _PLACE = "/imagebuilder"
+_LABEL = "org.opencontainers.image.base"
 # The end mark of files written out in the Dockerfile: nothing that a file of ours would hold on a line.
 _HEREDOC = "IMAGEBUILDER_END_OF_FILE"
 
@@ -64,7 +74,8 @@ def render(plan: Plan, template: str) -> str:
     return environment.from_string(template).render(
         name=plan.name,
         tag=plan.tag,
-        base=f"{system.distribution}:{system.suite}",
+        base=_base(plan, system),
+        imported=isinstance(system, UpperOsLayer),
         lock_checksum=plan.lock_checksum,
         os=system,
         compiled=[_compiled(layer) for layer in plan.layers if isinstance(layer, BuiltLayer)],
@@ -75,6 +86,14 @@ def render(plan: Plan, template: str) -> str:
         place=_PLACE,
         heredoc=_HEREDOC,
     )
+
+
+def _base(plan: Plan, system: OsLayer) -> str:
+    """Name what the Dockerfile starts from: a suite, or the very image that the lock has, by its digest."""
+    if not isinstance(system, UpperOsLayer):
+        return f"{system.distribution}:{system.suite}"
+    labels = dict(plan.config.labels)
+    return f"{labels[f'{_LABEL}.name']}@{labels[f'{_LABEL}.digest']}"
 
 
 def _stage(number: int, layer: WheelLayer) -> _Stage:

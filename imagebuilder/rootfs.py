@@ -47,7 +47,7 @@ def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, 
         "baked": BAKED_KEYS if recipe.ssh.keys == "baked" else "",
         "environment": sorted(environment.items()),
         "venv": VENV,
-        "path": PATH,
+        "path": environment.get("PATH", PATH),
     }
     templates = _templates()
     files = (

@@ -25,6 +25,7 @@ _USERINFO = re.compile(r"(?<=://)[^/\s]*@")
 _IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9._:/@-]*")
 _TOOLS_IMAGE = "debian:trixie-slim"
 _Where = Literal["auto", "host", "container"]
+_REGISTRY_PLACE = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?(?:/[a-z0-9._-]+)*")
 _APT_NAME = re.compile(r"Acquire::[A-Za-z0-9:._/-]+")
 
 
@@ -45,12 +46,28 @@ class RegistrySite:
         ca: file with certificates of authorities to trust for it, besides the site's.
         client: files of the certificate that this host proves itself with, and of its key.
         plain_http: true where it speaks plain HTTP, and the network is trusted.
+        mirror: where to read its images instead, `host[:port][/folder]`; what comes is held to its digest.
 
     """
 
     ca: Path | None = None
     client: tuple[Path, Path] | None = None
     plain_http: bool = False
+    mirror: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveSite:
+    """Where this site has a package archive besides the distribution's own.
+
+    Attributes:
+        url: of its root; empty switches it off.
+        key: file with the keys that it is signed with, in place of those in the base; None for those.
+
+    """
+
+    url: str
+    key: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +97,7 @@ class Site:
         apt_mirror, apt_security_mirror: URLs of the archive's root.
         apt_ports_mirror: the same of the archive where a distribution keeps its other architectures.
         apt_options: names and values as apt's `-o` takes them.
+        archives: places of other package archives, by the name that locks give them.
         registries: settings of single registries, by host and port.
         tools: where apt, dpkg and mmdebstrap run.
         native_index: true where the index settings are uv's own, which it reads by itself.
@@ -96,6 +114,7 @@ class Site:
     apt_security_mirror: str = ""
     apt_ports_mirror: str = ""
     apt_options: tuple[tuple[str, str], ...] = ()
+    archives: tuple[tuple[str, ArchiveSite], ...] = ()
     registries: tuple[tuple[str, RegistrySite], ...] = ()
     tools: ToolsSite = ToolsSite()
     native_index: bool = False
@@ -183,6 +202,7 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian", tools
         apt_security_mirror=given.apt.security_mirror or apt.security_mirror,
         apt_ports_mirror=given.apt.ports_mirror,
         apt_options=tuple(sorted(options.items())),
+        archives=tuple((name, _archive(item)) for name, item in sorted(given.apt.archives.items())),
         registries=tuple((name, _registry(item)) for name, item in sorted(given.registries.items())),
         tools=ToolsSite(where=cast("_Where", tools or given.tools.where), image=given.tools.image),
         native_index=host.native and not set_here & {"index", "extra_indexes", "wheel_folders", "no_index"},
@@ -247,6 +267,14 @@ def _apt_options(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _registry_place(value: str) -> str:
+    if value and not _REGISTRY_PLACE.fullmatch(value):
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` is not a registry", "write host[:port] or host[:port]/folder"
+        )
+    return value
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -260,10 +288,16 @@ class _Proxies(_Strict):
     no_proxy: str = ""
 
 
+class _Archive(_Strict):
+    url: _Url
+    key: str = ""
+
+
 class _Apt(_Strict):
     mirror: _Url = ""
     security_mirror: _Url = ""
     ports_mirror: _Url = ""
+    archives: Annotated[dict[str, _Archive], Field(default_factory=dict)]
     options: Annotated[dict[str, str], AfterValidator(_apt_options), Field(default_factory=dict)]
 
 
@@ -272,6 +306,7 @@ class _Registry(_Strict):
     client_cert: str = ""
     client_key: str = ""
     plain_http: bool = False
+    mirror: Annotated[str, AfterValidator(_registry_place)] = ""
 
 
 class _Tools(_Strict):
@@ -341,6 +376,16 @@ def _read(path: Path) -> _SiteFile:
         registries[host] = item.model_copy(update=named)
     if registries:
         changes["registries"] = registries
+    if given.apt.archives:
+        archives = {
+            name: item.model_copy(
+                update={"key": file(item.key, ("apt", "archives", name, "key"), "the archive's public keys")}
+                if item.key
+                else {}
+            )
+            for name, item in given.apt.archives.items()
+        }
+        changes["apt"] = given.apt.model_copy(update={"archives": archives})
     if given.wheel_folders:
         changes["wheel_folders"] = tuple(
             folder if "://" in folder else str(_resolved(path.parent, folder))
@@ -367,9 +412,14 @@ def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
         return False
 
 
+def _archive(given: _Archive) -> ArchiveSite:
+    return ArchiveSite(url=given.url.rstrip("/"), key=Path(given.key) if given.key else None)
+
+
 def _registry(given: _Registry) -> RegistrySite:
     return RegistrySite(
         ca=Path(given.ca) if given.ca else None,
         client=(Path(given.client_cert), Path(given.client_key)) if given.client_cert else None,
         plain_http=given.plain_http,
+        mirror=given.mirror.rstrip("/"),
     )

@@ -258,6 +258,17 @@ class Store:
             _folder(place.parent)
             (folder / sha256).rename(place)
 
+    def take_blob(self, source: Path, digest: str) -> None:
+        """Make a checked file a blob, as a hard link where that can be."""
+        place = self.blob(digest)
+        if self.has_blob(digest, source.stat().st_size):
+            return
+        with self.work() as folder, explained(place):
+            link_or_copy(source, folder / "blob")
+            (folder / "blob").chmod(0o444)
+            _folder(place.parent)
+            (folder / "blob").rename(place)
+
     @contextlib.contextmanager
     def writer(self) -> Iterator[BlobWriter]:
         """Open a new blob; left without `commit`, nothing remains of it."""

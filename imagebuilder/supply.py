@@ -6,20 +6,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from imagebuilder import download
+from imagebuilder.bases import archives
+from imagebuilder.bases.fetch import client_of, fetch_layers
 from imagebuilder.download import Download
-from imagebuilder.lock import Deb, Lock, Source, Wheel
+from imagebuilder.lock import BaseLayer, Deb, Lock, Source, Wheel
 from imagebuilder.resolve import builds, debian, python
 from imagebuilder.site import Site
 from imagebuilder.store import Store
 
+Package = Deb | Wheel | Source | BaseLayer
+"""What a lock names by its bytes."""
 
-def absent(packages: Iterable[Deb | Source | Wheel], store: Store) -> tuple[Deb | Source | Wheel, ...]:
+
+def absent(packages: Iterable[Package], store: Store) -> tuple[Package, ...]:
     """Pick the packages whose bytes are not in the store."""
     return tuple(p for p in packages if not store.has_download(p.sha256, p.size))
 
 
 def fetch(
-    packages: Sequence[Deb | Source | Wheel],
+    packages: Sequence[Package],
     lock: Lock,
     store: Store,
     site: Site,
@@ -27,7 +32,7 @@ def fetch(
     advance: Callable[[str, int], None],
     finished: Callable[[str], None],
 ) -> None:
-    """Download packages of a lock: Debian's first, for installing them takes longest, then large wheels.
+    """Download packages of a lock: the base, then Debian's, for installing them takes longest, then wheels.
 
     Nothing is asked of the network when there is nothing to fetch.
 
@@ -44,25 +49,31 @@ def fetch(
         StoreError: the disk is full or not writable.
 
     """
+    layers = [package for package in packages if isinstance(package, BaseLayer)]
     debs = [package for package in packages if isinstance(package, Deb)]
     wheels = [package for package in packages if isinstance(package, Wheel)]
     sources = [package for package in packages if isinstance(package, Source)]
     pooled: list[Deb | Source] = [*debs, *(source for source in sources if source.path)]
     sdists = [source for source in sources if not source.path]
+    if layers and lock.image:
+        fetch_layers(layers, client_of(lock.image.name, site), store, advance=advance, finished=finished)
     if pooled:
         distribution, _, suite = lock.base.partition(":")
-        urls = debian.locate_debs(pooled, distribution, suite, site, lock.architecture)
+        needed = {deb.archive for deb in debs if deb.archive}
+        others = archives.places(lock.image, store, site, needed) if needed and lock.image else {}
+        urls = debian.locate_debs(pooled, distribution, suite, site, lock.architecture, archives=others)
         download.fetch(_downloads(pooled, urls), store, site, advance, finished)
+    glibc = debian.glibc(lock.installed) if sdists or wheels else ""
     if sdists:
-        urls = builds.locate_sdists(sdists, lock.python, debian.glibc(lock.debs), site, lock.architecture)
+        urls = builds.locate_sdists(sdists, lock.python, glibc, site, lock.architecture)
         download.fetch(_downloads(sdists, urls), store, site, advance, finished)
     if wheels:
         wheels.sort(key=lambda wheel: -wheel.size)
-        urls = python.locate_wheels(wheels, lock.python, debian.glibc(lock.debs), site, lock.architecture)
+        urls = python.locate_wheels(wheels, lock.python, glibc, site, lock.architecture)
         download.fetch(_downloads(wheels, urls), store, site, advance, finished)
 
 
-def copy(packages: Iterable[Deb | Source | Wheel], store: Store, target: Store) -> int:
+def copy(packages: Iterable[Package], store: Store, target: Store) -> int:
     """Put what is in one store into another as well, as hard links where that can be; returns bytes.
 
     Raises:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagebuilder import catalog, diff, lockfile, oci, platforms, textfile
 from imagebuilder import lock as locks
@@ -22,6 +23,9 @@ from imagebuilder.resolve import facts
 from imagebuilder.resolve.request import request
 from imagebuilder.rootfs import image_files
 from imagebuilder.store import ImageRecord, IndexRecord, Store
+
+if TYPE_CHECKING:
+    from imagebuilder.bases.read import Base
 
 
 def read_recipe(path: Path) -> tuple[Recipe, Mapping[str, str]]:
@@ -113,26 +117,66 @@ def require_platform(platform: str, known: Collection[str], where: str) -> None:
 
 
 def _plan(recipe: Recipe, lock: Lock) -> Plan:
-    return plans.plan(recipe, lock, image_files(recipe, plans.environment(recipe)))
+    return plans.plan(recipe, lock, image_files(recipe, plans.environment(recipe, lock)))
 
 
 def update_lock(
-    path: Path, site: Path | None, upgrade: Collection[str] | None, *, tools: str = ""
+    path: Path, site: Path | None, upgrade: Collection[str] | None, store: Store, *, tools: str = ""
 ) -> tuple[LockFile | None, LockFile]:
-    """Resolve a recipe and write its lock; returns the lock before (None without one) and after."""
+    """Resolve a recipe and write its lock; returns the lock before (None without one) and after.
+
+    The layers of a base from a registry go into the store, for what is in them decides what is to be added.
+    """
     # Here and not on top: `check` and `plan` look nothing up, and have half a second.
     from imagebuilder.resolve.locking import make_locks
     from imagebuilder.site import detect
 
-    recipe, _ = read_recipe(path)
+    recipe, inputs = read_recipe(path)
     lock_path = locks.path_for(path)
     previous = lockfile.read(lock_path) if lock_path.exists() else None
     with located(path, recipe.name):
-        surroundings = detect(site, distribution=recipe.distribution, tools=tools)
-        made = make_locks(recipe, surroundings, previous, upgrade)
+        bases = _bases(recipe, inputs, site, store, previous=previous, upgrade=upgrade)
+        surroundings = detect(site, distribution=_known(recipe, bases), tools=tools)
+        made = make_locks(recipe, surroundings, previous, upgrade, bases)
     if made != previous:
         lockfile.write(made, lock_path)
     return previous, made
+
+
+def _bases(
+    recipe: Recipe,
+    inputs: Mapping[str, str],
+    site: Path | None,
+    store: Store,
+    *,
+    previous: LockFile | None,
+    upgrade: Collection[str] | None,
+) -> dict[str, Base]:
+    """Look the base of each platform up where it is an image and something is to be resolved.
+
+    That of the lock stays, unless everything or it may move.
+    """
+    from imagebuilder.bases import read
+    from imagebuilder.site import detect
+
+    found: dict[str, Base] = {}
+    if recipe.image is None:
+        return found
+    moves = upgrade is not None and (not upgrade or "base" in upgrade)
+    for name in recipe.platforms:
+        lock = previous.section(name) if previous else None
+        if lock is not None and lock.inputs == inputs.get(name) and upgrade is None:
+            continue
+        before = lock.image if lock else None
+        if before is not None and (moves or before.name != recipe.image.name):
+            before = None
+        found[name] = read.read(recipe.image, platforms.architecture(name), detect(site), store, before)
+    return found
+
+
+def _known(recipe: Recipe, bases: Mapping[str, Base]) -> str:
+    """Name the distribution, whose mirrors on this host count; a base tells its own."""
+    return next((base.system.distribution for base in bases.values()), recipe.distribution)
 
 
 def update_pins(
@@ -160,13 +204,14 @@ def update_pins(
     from imagebuilder.site import detect
 
     recipe, file = read_locks(path)
-    surroundings = detect(site, distribution=recipe.distribution, tools=tools)
     with located(path, recipe.name):
-        pins = newest_for_all(recipe, file, surroundings)
+        bases = _bases(recipe, {}, site, store, previous=file, upgrade=None)
+        surroundings = detect(site, distribution=_known(recipe, bases), tools=tools)
+        pins = newest_for_all(recipe, file, surroundings, bases)
     moved = {name: (recipe.pins[name], new) for name, new in pins.items() if recipe.pins[name] != new}
     text = recipes.with_pins(path, moved)
     updated = recipe.model_copy(update={"pins": pins})
-    made = make_locks(updated, surroundings, file, ())
+    made = make_locks(updated, surroundings, file, (), bases)
     before = diff.of_plans(str(path), [(lock, _plan(recipe, lock)) for lock in file.sections], store)
     after = diff.of_plans(
         f"{path} (updated)", [(lock, _plan(updated, lock)) for lock in made.sections], store
@@ -244,7 +289,9 @@ def lock_notes(path: Path, made: LockFile) -> list[str]:
 
 
 def _versions(lock: Lock) -> dict[str, str]:
-    debs = {deb.name: deb.version for deb in lock.debs}
+    debs = {package.name: package.version for package in lock.installed}
+    if lock.image:
+        debs["base"] = lock.image.digest
     debs |= {f"{source.name} (source)": source.version for source in lock.sources}
     return debs | {wheel.name: wheel.version for wheel in lock.wheels}
 

@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -161,9 +161,9 @@ def validate(
     """
     try:
         made = model.model_validate(document.data)
-        items = []
+        items: list[dict[str, Any]] = []
     except ValidationError as error:
-        items = error.errors()
+        items = [dict(item, loc=_in_file(document, item["loc"])) for item in error.errors()]
     # `port: 1.5` is no number in need of quotes: what the model wants there is the better message. Where it
     # wants text, how the value was written is the whole problem.
     mistyped = {item["loc"] for item in items if item["type"] in _WANTED}
@@ -178,6 +178,15 @@ def validate(
     if problems:
         raise _joined(document, problems)
     return made
+
+
+def _in_file(document: Document, path: _Path) -> _Path:
+    """Leave out the steps that are not keys but say which of several kinds was meant, `<so>`."""
+    kept: _Path = ()
+    for step in path:
+        if not (isinstance(step, str) and step.startswith("<") and (*kept, step) not in document.lines):
+            kept = (*kept, step)
+    return kept
 
 
 def _joined(document: Document, problems: Iterable[Found]) -> ImagebuilderError:
@@ -368,11 +377,16 @@ def _not_text(value: object) -> tuple[str, str]:
     return f"must be text, not {found}", "write one word, or a text in quotes"
 
 
+def _within(annotation: Any) -> list[Any]:
+    """List a type, and those that it is made of."""
+    return [annotation, *(inner for part in get_args(annotation) for inner in _within(part))]
+
+
 def _fields(model: type[BaseModel], path: Sequence[str | int]) -> set[str]:
     """Name the keys known at a path of nested models; free-form mappings know none."""
     here: Any = model
     for step in path:
         info = getattr(here, "model_fields", {}).get(step)
-        candidates = [info.annotation, *getattr(info.annotation, "__args__", ())] if info else []
+        candidates = _within(info.annotation) if info else []
         here = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), here)
     return {info.alias or name for name, info in here.model_fields.items()}

@@ -108,7 +108,7 @@ def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
         size=image.size,
         name=image.name,
         version=found.get("org.opencontainers.image.version", ""),
-        base=found.get("org.opencontainers.image.base.name", ""),
+        base=_base(found),
         lock=image.lock,
         tags=(image.tag,),
         pins=_pins(found),
@@ -150,7 +150,7 @@ def from_registry(client: Client, store: Store) -> Inspection:
         size=image.size,
         name=found.get("org.opencontainers.image.title", ""),
         version=found.get("org.opencontainers.image.version", ""),
-        base=found.get("org.opencontainers.image.base.name", ""),
+        base=_base(found),
         lock=found.get("org.imagebuilder.lock", ""),
         tags=published.tags_of(client, image.digest),
         pins=_pins(found),
@@ -206,3 +206,10 @@ def _layers(image: Published, claim: provenance.Claim | None) -> tuple[Layer, ..
 
 def _pins(found: Mapping[str, str]) -> Mapping[str, str]:
     return {key.removeprefix(_PIN): found[key] for key in sorted(found) if key.startswith(_PIN)}
+
+
+def _base(labels: Mapping[str, str]) -> str:
+    """Name the base: a suite, or an image of a registry with its digest."""
+    name = labels.get("org.opencontainers.image.base.name", "")
+    digest = labels.get("org.opencontainers.image.base.digest", "")
+    return f"{name}@{digest}" if digest else name

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import cast
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name
 
+from imagebuilder import tarstream
 from imagebuilder.errors import StoreError
 from imagebuilder.lock import Lock, Wheel
 from imagebuilder.store import ImageRecord, Store
@@ -86,16 +86,22 @@ class Licence:
 UNKNOWN = Licence()
 
 
-def of_debs(image: ImageRecord, store: Store) -> Mapping[str, Licence]:
+def of_debs(image: ImageRecord, store: Store, below: int = 0) -> Mapping[str, Licence]:
     """Read the copyright files in an image: licence by package name, packages without a clear one left out.
 
+    Args:
+        image: whose layers to read.
+        store: that has them.
+        below: how many layers come from the base, under the one that packages were installed into.
+
     Raises:
-        StoreError: the image's first layer cannot be read.
+        StoreError: a layer cannot be read.
 
     """
     texts: dict[str, str] = {}
     links: dict[str, str] = {}
-    for member, tar in _members(store, image.layers[0].record.digest):
+    members = (found for layer in image.layers[: below + 1] for found in _members(store, layer.record.digest))
+    for member, tar in members:
         found = _DOC.fullmatch(member.name)
         if not found:
             continue
@@ -267,17 +273,13 @@ def _from_layers(image: ImageRecord, wheels: Iterable[Wheel], store: Store) -> d
 
 
 def _members(store: Store, digest: str) -> Iterator[tuple[tarfile.TarInfo, tarfile.TarFile]]:
-    # Imported here: only this needs it. Python's own gzip takes three times as long.
-    from isal import igzip, isal_zlib
-
-    broken = cast("type[Exception]", isal_zlib.error)
     path = store.blob(digest)
     try:
-        with igzip.open(path, "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+        with tarstream.open_layer(path) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:
                 _require_end(member)
                 yield member, tar
-    except (OSError, EOFError, ValueError, zlib.error, broken, tarfile.TarError) as error:
+    except tarstream.errors() as error:
         raise StoreError(
             f"a layer cannot be read: {error}", where=str(path), hint="run: imagebuilder cache verify --fix"
         ) from error

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from imagebuilder import __version__
 from imagebuilder.attest.sbom import purl
@@ -113,6 +114,7 @@ def statement(origin: Origin) -> bytes:
             "resolvedDependencies": [
                 _file(RECIPE, origin.source.recipe.encode()),
                 _file(LOCK, origin.source.lock.encode()),
+                *_base(lock),
                 # With what is there only while a component is compiled.
                 *(
                     {"name": file.name, "uri": purl(file, lock.base), "digest": {"sha256": file.sha256}}
@@ -177,6 +179,16 @@ def read(document: Mapping[str, Any]) -> Claim:
         )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"lacks what a statement of ours has: {error}") from None
+
+
+def _base(lock: Lock) -> list[dict[str, Any]]:
+    if lock.image is None:
+        return []
+    digest = lock.image.digest
+    uri = f"pkg:oci/{quote(lock.image.name.rpartition('/')[2].partition(':')[0])}@{quote(digest)}"
+    return [
+        {"name": lock.image.name, "uri": uri, "digest": {"sha256": digest.removeprefix("sha256:")}},
+    ]
 
 
 def _layers(origin: Origin) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ the time is the given one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import uuid
@@ -18,9 +19,11 @@ from urllib.parse import quote
 
 from imagebuilder import __version__
 from imagebuilder.attest.licences import UNKNOWN, Licence
-from imagebuilder.lock import Deb, Lock, Source, Wheel
+from imagebuilder.lock import Deb, Installed, Lock, Source, Wheel
 
 _NONE = "NOASSERTION"
+# What stands beside a package that a base from a registry holds, in place of a file and its hash.
+_BELOW = "component base"
 _PURPOSES = {"deb": "INSTALL", "wheel": "LIBRARY", "source": "SOURCE"}
 
 
@@ -149,7 +152,7 @@ def purl(file: Deb | Wheel | Source, base: str) -> str:
             return source_purl(file, base)
 
 
-def deb_purl(deb: Deb, base: str) -> str:
+def deb_purl(deb: Deb | Installed, base: str) -> str:
     """Name a Debian package: `pkg:deb/debian/zlib1g@1:1.3?arch=amd64&distro=trixie`."""
     distribution, _, suite = base.partition(":")
     return (
@@ -178,19 +181,24 @@ def contents(document: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
     """Read purl and hex sha256 of every package from a document of either format.
 
     Raises:
-        ValueError: it is neither, or a package lacks one of the two.
+        ValueError: it is neither, or a package has no purl.
 
     """
     try:
         if document.get("bomFormat") == "CycloneDX":
             return frozenset(
-                (str(part["purl"]), _only(part["hashes"], "alg", "SHA-256", "content"))
+                (
+                    str(part["purl"]),
+                    "" if _is_below(part) else _only(part["hashes"], "alg", "SHA-256", "content"),
+                )
                 for part in document["components"]
             )
         return frozenset(
             (
                 _only(part["externalRefs"], "referenceType", "purl", "referenceLocator"),
-                _only(part["checksums"], "algorithm", "SHA256", "checksumValue"),
+                ""
+                if part.get("comment") == _BELOW
+                else _only(part["checksums"], "algorithm", "SHA256", "checksumValue"),
             )
             for part in document["packages"]
             if part.get("primaryPackagePurpose") != "CONTAINER"
@@ -212,7 +220,7 @@ def subject(document: Mapping[str, Any]) -> str:
 
 def expected(lock: Lock) -> frozenset[tuple[str, str]]:
     """Name what a bill of materials of a lock has to hold, as `contents` does."""
-    debs = ((deb_purl(deb, lock.base), deb.sha256) for deb in lock.debs)
+    debs = ((deb_purl(deb, lock.base), getattr(deb, "sha256", "")) for deb in lock.installed)
     wheels = ((wheel_purl(wheel), wheel.sha256) for wheel in lock.wheels)
     sources = ((source_purl(source, lock.base), source.sha256) for source in lock.sources)
     return frozenset((*debs, *wheels, *sources))
@@ -220,16 +228,18 @@ def expected(lock: Lock) -> frozenset[tuple[str, str]]:
 
 def _packages(material: Material) -> Iterator[_Package]:
     lock = material.lock
-    for deb in lock.debs:
+    for deb in lock.installed:
+        added = deb if isinstance(deb, Deb) else None
         yield _Package(
             kind="deb",
             name=deb.name,
             version=deb.version,
-            file=deb.path.rpartition("/")[2],
-            sha256=deb.sha256,
-            size=deb.size,
+            # Of a package that the base holds nobody kept the file.
+            file=added.path.rpartition("/")[2] if added else "",
+            sha256=added.sha256 if added else "",
+            size=added.size if added else 0,
             purl=deb_purl(deb, lock.base),
-            component=lock.base.partition(":")[0],
+            component=lock.base.partition(":")[0] if added else "base",
             licence=material.debs.get(deb.name, UNKNOWN),
         )
     for wheel in lock.wheels:
@@ -263,13 +273,21 @@ def _spdx_package(package: _Package) -> dict[str, Any]:
         "SPDXID": _spdx_id(package),
         "name": package.name,
         "versionInfo": package.version,
-        "packageFileName": package.file,
         "primaryPackagePurpose": _PURPOSES[package.kind],
-        "checksums": [{"algorithm": "SHA256", "checksumValue": package.sha256}],
+        **_spdx_file(package),
         "externalRefs": [_purl_reference(package.purl)],
         # SPDX has no field for a size.
-        "comment": f"{package.size} bytes; component {package.component}",
+        "comment": (f"{package.size} bytes; " if package.sha256 else "") + f"component {package.component}",
         **_unsaid(package.licence),
+    }
+
+
+def _spdx_file(package: _Package) -> dict[str, Any]:
+    if not package.sha256:
+        return {}
+    return {
+        "packageFileName": package.file,
+        "checksums": [{"algorithm": "SHA256", "checksumValue": package.sha256}],
     }
 
 
@@ -292,20 +310,21 @@ def _cyclonedx_component(package: _Package) -> dict[str, Any]:
         "bom-ref": package.purl,
         "name": package.name,
         "version": package.version,
-        "hashes": [{"alg": "SHA-256", "content": package.sha256}],
+        **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
         "purl": package.purl,
         **({"licenses": [{"expression": licence.expression}]} if licence.expression else {}),
         "properties": [
             {"name": "imagebuilder:component", "value": package.component},
-            {"name": "imagebuilder:file", "value": package.file},
-            {"name": "imagebuilder:size", "value": str(package.size)},
+            *([{"name": "imagebuilder:file", "value": package.file}] if package.sha256 else []),
+            *([{"name": "imagebuilder:size", "value": str(package.size)}] if package.sha256 else []),
         ],
     }
 
 
 def _spdx_id(package: _Package) -> str:
     # Letters, digits, `.` and `-` only; the hash tells apart what that makes alike (`g++` and `g--`).
-    return f"SPDXRef-{package.kind}-{re.sub(r'[^A-Za-z0-9.-]', '-', package.name)}-{package.sha256[:12]}"
+    unique = package.sha256 or hashlib.sha256(package.purl.encode()).hexdigest()
+    return f"SPDXRef-{package.kind}-{re.sub(r'[^A-Za-z0-9.-]', '-', package.name)}-{unique[:12]}"
 
 
 def _purl_reference(purl: str) -> dict[str, str]:
@@ -338,6 +357,11 @@ def _time(material: Material) -> str:
 def _quoted(text: str) -> str:
     # The purl specification leaves the colon of Debian's epochs as it is.
     return quote(text, safe=".-_~:")
+
+
+def _is_below(part: Any) -> bool:
+    """Tell a package that the base holds, of whose file nothing is known."""
+    return "hashes" not in part and {"name": "imagebuilder:component", "value": "base"} in part["properties"]
 
 
 def _only(rows: Any, key: str, value: str, wanted: str) -> str:

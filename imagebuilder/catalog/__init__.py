@@ -28,8 +28,8 @@ class _Strict(BaseModel):
 class Provider(_Strict):
     """One way to get a component; the first whose `when` fits the recipe is taken.
 
-    Texts may hold `{version}`, `{major}`, `{minor}` (major.minor) of the pin, and `{site}`, the folder of the
-    venv's packages.
+    Texts may hold `{version}`, `{major}`, `{minor}` (major.minor), `{dashed}` (major-minor) of the pin, and
+    `{site}`, the folder of the venv's packages.
     """
 
     when: Annotated[
@@ -37,6 +37,20 @@ class Provider(_Strict):
         Field(default_factory=dict, description="Another component's pin, as a prefix: `cuda: '12'`."),
     ]
     wheel: Annotated[str, Field(description="Distribution whose version is the pin.")] = ""
+    archive: Annotated[
+        str,
+        Field(
+            description="Package archive, besides the distribution's own, that has the Debian packages; "
+            "a base from a registry is set up for it."
+        ),
+    ] = ""
+    built_for: Annotated[
+        dict[str, str],
+        Field(
+            default_factory=dict,
+            description="How the Debian version ends for another component's pin: `cuda: '+cuda{minor}'`.",
+        ),
+    ]
     wheels: Annotated[
         tuple[str, ...], Field(description="More distributions that go with it, at any version that fits.")
     ] = ()
@@ -122,6 +136,13 @@ class Probe(_Strict):
     gpu: Annotated[bool, Field(description="True where the answer needs a GPU and its driver.")] = False
 
 
+class Marks(_Strict):
+    """How a base from a registry shows which version of a component it was made with."""
+
+    env: Annotated[str, Field(description="Variable of its config that holds the version.")] = ""
+    apt: Annotated[str, Field(description="Debian packages that have the version: a pattern, `a-*`.")] = ""
+
+
 class Component(_Strict):
     """One file of the catalog."""
 
@@ -154,6 +175,9 @@ class Component(_Strict):
         dict[str, str],
         Field(default_factory=dict, description="More of them, in images with `devel: true`."),
     ]
+    below: Annotated[
+        Marks | None, Field(description="How a base shows its version, which the pin must not contradict.")
+    ] = None
     probe: Annotated[Probe | None, Field(description="How the smoke test sees what loads.")] = None
 
 
@@ -254,11 +278,12 @@ def parts(recipe: Recipe) -> tuple[Part, ...]:
         if name not in pins and not included:
             continue
         found = [*_needs_problems(recipe, component, pins), *_build_problems(recipe, component, pins)]
-        provider = next((p for p in component.providers if _fits(p, pins)), None)
+        provider = next((p for p in _allowed(component, recipe) if _fits(p, pins)), None)
         if provider is None:
             # What is provided for another one that nobody provides is no problem of its own.
             for_others = {key for choice in component.providers for key in choice.when} - {name}
-            found += [] if found or for_others & missing else [_nobody(recipe, component, pins)]
+            nobody = _not_provided if name in recipe.providers else _nobody
+            found += [] if found or for_others & missing else [nobody(recipe, component, pins)]
             missing.add(name)
         problems += found
         if provider is not None:
@@ -279,10 +304,11 @@ def parts(recipe: Recipe) -> tuple[Part, ...]:
 
 
 def fill(text: str, version: str) -> str:
-    """Replace `{version}`, `{major}` and `{minor}` in a catalog text by those of a version."""
+    """Replace `{version}`, `{major}`, `{minor}` and `{dashed}` in a catalog text by those of a version."""
     numbers = version.split(".")
     values = {"version": version, "major": numbers[0], "minor": ".".join(numbers[:2])}
-    return re.sub(r"\{(version|major|minor)\}", lambda found: values[found[1]], text)
+    values["dashed"] = "-".join(numbers[:2])
+    return re.sub(r"\{(version|major|minor|dashed)\}", lambda found: values[found[1]], text)
 
 
 def matches(version: str, pin: str) -> bool:
@@ -296,13 +322,65 @@ def matches(version: str, pin: str) -> bool:
     return version.startswith((f"{pin}.", f"{pin}+"))
 
 
+def kind(provider: Provider) -> str:
+    """Say how a provider gives its component: as a `wheel`, or by `apt`."""
+    return "wheel" if provider.wheel else "apt"
+
+
+def wheels_of(name: str, recipe: Recipe) -> tuple[str, ...]:
+    """Name the wheels that provide a component for this recipe's other pins, wherever it takes it from."""
+    return tuple(
+        fill(provider.wheel, recipe.pins.get(name, ""))
+        for provider in load()[name].providers
+        if provider.wheel and _fits(provider, recipe.pins)
+    )
+
+
+def names_package(pattern: str, package: str) -> bool:
+    """Tell whether a catalog's text can stand for a package: `libcudnn{major}-cuda-12` for each major."""
+    return re.fullmatch(re.sub(r"\\{[a-z]+\\}", "[0-9.-]+", re.escape(pattern)), package) is not None
+
+
+def _allowed(component: Component, recipe: Recipe) -> tuple[Provider, ...]:
+    """List the providers that a recipe can use, the one to prefer first.
+
+    Packages of another archive need a base that knows it. There they come first, unless something that is
+    pinned loads the component: that looks for the wheels which it was built with.
+    """
+    known = [p for p in component.providers if recipe.image is not None or not p.archive]
+    chosen = recipe.providers.get(component.name)
+    if chosen:
+        return tuple(p for p in known if kind(p) == chosen)
+    loaded = any(component.name in other.loads for name, other in load().items() if name in recipe.pins)
+    return tuple(sorted(known, key=lambda p: bool(p.archive) if loaded else not p.archive))
+
+
+def _not_provided(recipe: Recipe, component: Component, _pins: dict[str, str]) -> Problem:
+    chosen = recipe.providers[component.name]
+    there = [p for p in component.providers if kind(p) == chosen]
+    where = f"{recipe.name}: providers.{component.name}"
+    if there and there[0].archive and recipe.image is None:
+        return Problem(
+            message=f"the {chosen} packages of `{component.name}` are in the archive {there[0].archive}, "
+            f"which {recipe.base} is not set up for",
+            where=where,
+            hint="choose a base that is, such as NVIDIA's images, or leave it to the wheels",
+        )
+    kinds = sorted({kind(p) for p in component.providers})
+    return Problem(
+        message=f"nobody provides `{component.name}` as {chosen}",
+        where=where,
+        hint=f"it comes as {' or '.join(kinds)}",
+    )
+
+
 def _fits(provider: Provider, pins: dict[str, str]) -> bool:
     return all(key in pins and matches(pins[key], value) for key, value in provider.when.items())
 
 
 def _of_build(build: Build) -> Provider:
     """See what a compiled component needs to run as its provider."""
-    return Provider(apt=build.apt, when={}, env={}, links={}, scripts={})
+    return Provider(apt=build.apt, when={}, built_for={}, env={}, links={}, scripts={})
 
 
 def _implied(component: Component, provider: Provider, pins: dict[str, str]) -> str:

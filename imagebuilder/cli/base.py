@@ -101,17 +101,9 @@ def open_store(folder: Path | None) -> Store:
 
 def registry_options(site: Site, host: str, *, plain_http: bool) -> Options:
     """Say how to reach a registry, from the site's settings and the command line."""
-    from imagebuilder import registry
-    from imagebuilder.registry.certificates import Trust
+    from imagebuilder.registry import access
 
-    own = dict(site.registries)
-    trust = {
-        name: Trust(authorities=(item.ca,) if item.ca else (), client=item.client)
-        for name, item in own.items()
-        if item.ca or item.client
-    }
-    insecure = plain_http or (host in own and own[host].plain_http)
-    return registry.Options(session=site.session(), insecure=insecure, trust=trust)
+    return access.options(site, host, plain_http=plain_http)
 
 
 def write_views(found: Report, html: Path | None, junit: Path | None) -> None:

@@ -71,7 +71,7 @@ def fetch(
     locks = [(path, locked) for path in recipe_files for locked, _ in read_plans(path, platform)]
     for path, locked in locks:
         surroundings = detect(site, distribution=locked.base.partition(":")[0], tools=tools)
-        packages = locked.files
+        packages = (*(locked.image.layers if locked.image else ()), *locked.files)
         lacking = supply.absent(packages, where)
         with shown(progress, sys.stderr) as live:
             live.begin("fetch", str(path), "downloading", sum(package.size for package in lacking))
@@ -155,7 +155,7 @@ def build(
     means = engines.docker_means(engine, builder, base, pure=pure, verify=verify_reproducible)
     if not locks.path_for(recipe_file).exists():
         err(f"{recipe_file} has no lock yet: resolving")
-        update_lock(recipe_file, site, None, tools=tools)
+        update_lock(recipe_file, site, None, open_store(store), tools=tools)
     targets = read_plans(recipe_file, platform)
     source = sources.of_recipe(recipe_file)
     where = open_store(store)

@@ -13,9 +13,11 @@ from imagebuilder.cli.base import (
     PlatformName,
     RecipeFile,
     SiteFile,
+    StoreFolder,
     ToolsPlace,
     app,
     complain,
+    open_store,
     out,
     out_json,
 )
@@ -92,6 +94,7 @@ def lock(
     ] = False,
     site: SiteFile = None,
     tools: ToolsPlace = "",
+    store: StoreFolder = None,
 ) -> None:
     """Resolve a recipe to exact bytes and write its lock beside it. What still fits stays as it was."""
     from imagebuilder import lock as locks
@@ -106,7 +109,8 @@ def lock(
             f"`{extra}` is one word too many", where="imagebuilder lock", hint="names go after --upgrade"
         )
     path = Path(files[0])
-    previous, made = update_lock(path, site, names if upgrade else None, tools=tools)
+    found = update_lock(path, site, names if upgrade else None, open_store(store), tools=tools)
+    previous, made = found
     if made == previous:
         out(f"{locks.path_for(path)} is current")
         return

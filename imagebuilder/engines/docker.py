@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,9 @@ from imagebuilder.engines import bases, buildx, embedded, sitefiles
 from imagebuilder.engines.bases import Base
 from imagebuilder.engines.buildx import Builder, Request
 from imagebuilder.engines.embedded import Built, Workshop
-from imagebuilder.errors import BuildError, EnvironmentFault
+from imagebuilder.errors import BuildError, EnvironmentFault, InputError
 from imagebuilder.layers.tarball import build_tar_layer
-from imagebuilder.plan import OsLayer, Plan
+from imagebuilder.plan import OsLayer, Plan, UpperOsLayer
 from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store, check_bytes, link_or_copy
 
@@ -68,6 +69,12 @@ def build(plan: Plan, shop: Workshop, means: Means) -> Built:
         StoreError: the store is full or not writable.
 
     """
+    if isinstance(_system(plan), UpperOsLayer):
+        raise InputError(
+            "BuildKit gives a stage as one layer, so the base's layers would no longer be the registry's",
+            where="--engine docker",
+            hint="leave out --engine docker: the embedded engine keeps the base's layers; or add --pure",
+        )
     builder = buildx.look_up(means.builder)
     base = bases.choose(_system(plan), means.base, shop.site, registry_first=False)
     planned = plans.by_docker(plan, base.digest)
@@ -107,16 +114,9 @@ def build_pure(
             "classic image store: COPY --link copies here instead of merging, so a changed layer makes those"
             " above it anew; the containerd image store does not"
         )
-    base = bases.choose(_system(plan), means.base, shop.site, registry_first=True)
-    planned = plans.by_docker(plan, base.digest)
-    if not base.digest:
-        _fetch_packages(_system(planned), shop)
-    with (
-        shop.store.in_use(),
-        shop.store.work() as folder,
-        bases.handed(base, _system(planned), builder, shop) as place,
-    ):
-        request = _whole(planned, (base.name, place), shop, folder)
+    with shop.store.in_use(), shop.store.work() as folder, _based(plan, builder, shop, means) as based:
+        planned, contexts = based
+        request = _whole(planned, contexts, shop, folder)
         found: Mapping[str, object] = {}
         tags = tuple(f"{plan.name}:{tag}" for tag in dict.fromkeys((plan.tag, "latest")))
         if load:
@@ -132,6 +132,22 @@ def build_pure(
         reference=tags[0] if load else "",
         seconds=time.monotonic() - started,
     )
+
+
+@contextmanager
+def _based(
+    plan: Plan, builder: Builder, shop: Workshop, means: Means
+) -> Iterator[tuple[Plan, tuple[tuple[str, str], ...]]]:
+    """Find the base: the plan with what is known of it now, and the build contexts that stand for it."""
+    system = _system(plan)
+    if isinstance(system, UpperOsLayer):
+        yield plans.by_docker(plan), ()  # the Dockerfile names it by its digest: BuildKit pulls it
+        return
+    base = bases.choose(system, means.base, shop.site, registry_first=True)
+    if not base.digest:
+        _fetch_packages(system, shop)
+    with bases.handed(base, system, builder, shop) as place:
+        yield plans.by_docker(plan, base.digest), ((base.name, place),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,13 +191,13 @@ def _fetch_packages(layer: OsLayer, shop: Workshop) -> None:
     )
 
 
-def _whole(plan: Plan, base: tuple[str, str], shop: Workshop, folder: Path) -> Request:
+def _whole(plan: Plan, contexts: tuple[tuple[str, str], ...], shop: Workshop, folder: Path) -> Request:
     """Ask for the whole Dockerfile, with what the site needs to reach archive and index."""
     return Request(
         dockerfile=_dockerfile(plan, folder),
         context=_empty(folder),
         platform=plan.platform,
-        contexts=(base,),
+        contexts=contexts,
         secrets=sitefiles.write(shop.site, _system(plan), folder),
         arguments=sitefiles.arguments(shop.site),
         # No attestations: an index of one image and a statement would have another digest every time.

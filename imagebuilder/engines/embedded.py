@@ -21,6 +21,7 @@ from imagebuilder import emulation, oci, platforms, process, supply, toolbox
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.built import build_built_layer
 from imagebuilder.layers.files import build_files_layer
+from imagebuilder.layers.imported import import_layer
 from imagebuilder.layers.keys import build_keys_layer
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
@@ -29,15 +30,18 @@ from imagebuilder.plan import (
     BuiltLayer,
     DockerOsLayer,
     FilesLayer,
+    ImportedLayer,
     KeysLayer,
     Layer,
     OsLayer,
     Plan,
+    UpperOsLayer,
     WheelLayer,
 )
 from imagebuilder.progress import Advance, Progress
 from imagebuilder.site import Site
 from imagebuilder.store import DamagedDownloadError, ImageRecord, LayerRecord, Store, check_bytes
+from imagebuilder.supply import Package
 from imagebuilder.toolbox import HOST, Toolbox
 
 log = logging.getLogger(__name__)
@@ -197,6 +201,9 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
             return record
         try:
             match layer:
+                case ImportedLayer():
+                    progress.begin(layer.key, layer.title, "checking", layer.blob.size)
+                    record = import_layer(layer, store, advance)
                 case OsLayer():
                     progress.begin(layer.key, layer.title, "installing")
                     record = _make_system(layer, shop, advance)
@@ -303,7 +310,7 @@ class _Queue:
         # A package may be wanted by several: what compiles a component is partly in the image, too.
         self._wanted_by: dict[str, list[str]] = {}
         self._begun: set[str] = set()
-        self._absent: list[Deb | Source | Wheel] = []
+        self._absent: list[Package] = []
         for layer in layers:
             absent = supply.absent(_packages(layer), shop.store)
             self._absent.extend(absent)
@@ -364,8 +371,12 @@ class _Queue:
         self.jobs[job] = layer
 
 
-def _packages(layer: Layer) -> tuple[Deb | Source | Wheel, ...]:
+def _packages(layer: Layer) -> tuple[Package, ...]:
     match layer:
+        case ImportedLayer():
+            return (layer.blob,)
+        case UpperOsLayer():
+            return (*layer.below, *layer.debs)
         case OsLayer():
             return layer.debs
         case BuiltLayer():

@@ -19,8 +19,9 @@ from pathlib import Path
 from imagebuilder import emulation, platforms, suites
 from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.layers import debs as order
+from imagebuilder.layers import upper
 from imagebuilder.layers.archive import compress_tar, settle_headers
-from imagebuilder.plan import OsLayer
+from imagebuilder.plan import OsLayer, UpperOsLayer
 from imagebuilder.process import CommandError
 from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store, check_bytes
@@ -33,6 +34,7 @@ _TAR = "layer.tar"
 _LIMIT = 3600.0  # seconds; a set of 240 packages takes one minute, a slow disk ten
 _TAIL = 12  # lines of a log that an error shows
 _DOCTOR = "`imagebuilder doctor` looks into it"
+_EXTRACT = '--setup-hook=sh "$1/imagebuilder/hooks/extract.sh" "$1"'
 _FINISH = ('--customize-hook=sh "$1/imagebuilder/hooks/finish.sh" "$1"',)
 _FAILED_PACKAGE = re.compile(r"dpkg: error processing (?:package|archive) (\S+) \(")
 _NO_NAMESPACE = re.compile(
@@ -60,7 +62,11 @@ def build_os_layer(
     """
     with store.work() as folder, tools.open(folder, network=False) as desk:
         hand_in(layer, debs, folder, desk, tools)
-        run_in_root(layer, desk, _FINISH, _TAR)
+        if isinstance(layer, UpperOsLayer):
+            desk.send(*upper.lay_out(layer, store, folder, folder / HANDED))
+            run_in_root(layer, desk, upper.last_hooks(desk.folder / _TAR))
+        else:
+            run_in_root(layer, desk, _FINISH, _TAR)
         shutil.rmtree(folder / HANDED)
         desk.bring(_TAR)
         with (folder / _TAR).open("r+b") as stream:
@@ -171,6 +177,7 @@ def _command(layer: OsLayer, desk: Desk, last: Sequence[str], output: str) -> tu
     if desk.is_root:
         # In root's mode mmdebstrap would mount on the host itself, and a kill would leave the mounts there.
         start = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "mmdebstrap", "--mode=root")
+    above = isinstance(layer, UpperOsLayer)
     return (
         *start,
         "--variant=custom",
@@ -178,10 +185,11 @@ def _command(layer: OsLayer, desk: Desk, last: Sequence[str], output: str) -> tu
         "--format=tar" if output else "--format=null",
         # No update and no apt at all: there are no sources. No device nodes: an engine makes its own.
         # Whether the packages' programs run here was looked into before (emulation.py): mmdebstrap would want
-        # a tool of its own for that.
-        "--skip=update,check/qemu,cleanup/apt,output/dev",
+        # a tool of its own for that. What it would put in place of a base's programs would count as changed.
+        "--skip=update,check/qemu,"
+        + ("cleanup,chroot/policy-rc.d,chroot/start-stop-daemon" if above else "cleanup/apt,output/dev"),
         f"--setup-hook=copy-in {shlex.quote(str(desk.folder / HANDED))} /",
-        '--setup-hook=sh "$1/imagebuilder/hooks/extract.sh" "$1"',
+        *(upper.setup_hooks(desk.folder) if above else (_EXTRACT,)),
         '--essential-hook=sh "$1/imagebuilder/hooks/install.sh" "$1"',
         *last,
         layer.suite,
@@ -200,6 +208,10 @@ def _environment(layer: OsLayer) -> dict[str, str]:
         "TAR_OPTIONS": "--xattrs-include=security.capability --exclude=./dev",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
+        # What is unpacked already, but unknown to dpkg, is forced in; a base's changed settings stay.
+        "IMAGEBUILDER_FORCE": "--force-confdef,confold"
+        if isinstance(layer, UpperOsLayer)
+        else "--force-depends",
         "IMAGEBUILDER_USER": layer.user.name,
         "IMAGEBUILDER_UID": str(layer.user.uid),
         "IMAGEBUILDER_HOME": layer.user.home,

@@ -11,10 +11,9 @@ import zlib
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-from isal import igzip, isal_zlib
-
+from imagebuilder import tarstream
 from imagebuilder.errors import StoreError
 from imagebuilder.leaks.host import Mark
 from imagebuilder.leaks.rules import Finding, Format
@@ -28,8 +27,6 @@ _UNPACKED = 1 << 24
 # More than a person reads; a hostile layer could hold any number.
 _MOST = 1000
 _GZIP = b"\x1f\x8b"
-# What the unpacker raises for data that is not deflate; its types do not say that it is an exception.
-_BROKEN = cast("type[Exception]", isal_zlib.error)
 _PAX = re.compile(rb"\d+ (path|size)=([^\n]*)\n")
 
 
@@ -55,7 +52,7 @@ def scan_layer(path: Path, search: Search) -> LayerScan:
     """Search one layer.
 
     Args:
-        path: its blob: a tar, plain or gzip.
+        path: its blob: a tar, plain, gzip or zstd.
         search: what to look for.
 
     Raises:
@@ -63,11 +60,9 @@ def scan_layer(path: Path, search: Search) -> LayerScan:
 
     """
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == _GZIP
-        with cast("BinaryIO", igzip.open(path, "rb") if packed else path.open("rb")) as stream:
+        with tarstream.open_layer(path) as stream:
             return _Layer(search).read(stream)
-    except (OSError, EOFError, ValueError, zlib.error, _BROKEN, igzip.BadGzipFile) as error:
+    except tarstream.errors() as error:
         raise StoreError(
             f"a layer cannot be searched for secrets: {error}", where=str(path), hint="build the image again"
         ) from error

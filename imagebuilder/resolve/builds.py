@@ -14,7 +14,7 @@ from packaging.version import Version
 from imagebuilder import catalog, suites
 from imagebuilder.errors import ConflictError, FetchError, Problem
 from imagebuilder.lock import Build, Deb, Source
-from imagebuilder.resolve import debian, debpins, python, wheelfile
+from imagebuilder.resolve import debian, debversion, python, wheelfile
 from imagebuilder.resolve.request import BuildRequest, Request
 from imagebuilder.resolve.uv import File, Target, UnsolvableError, sdist
 from imagebuilder.site import Site
@@ -187,7 +187,7 @@ def _near(asked: BuildRequest, target: Target) -> str:
 
 
 def _upstream(source: Source) -> str:
-    return debpins.upstream_version(source.version)
+    return debversion.upstream(source.version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

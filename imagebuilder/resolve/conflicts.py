@@ -19,7 +19,7 @@ from packaging.version import Version
 from imagebuilder import catalog
 from imagebuilder.errors import ConflictError, ImagebuilderError, Problem
 from imagebuilder.resolve import wheelfile
-from imagebuilder.resolve.request import Pinned, Request
+from imagebuilder.resolve.request import Mirrored, Pinned, Request
 from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, files, solve
 
 log = logging.getLogger(__name__)
@@ -35,13 +35,19 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """One thing that the recipe asks for: a pin, or a requirement of `pip:` or of the catalog."""
+    """One thing that the recipe asks for: a pin, or a requirement of `pip:` or of the catalog.
+
+    `by_apt` marks a Debian package of what something loads from a wheel. `advice` is how to ask for another
+    version of it where no pin does; `{version}` stands for the one that works.
+    """
 
     where: str
     label: str
     package: str
     requirement: str
     pin: Pinned | None = None
+    by_apt: bool = False
+    advice: str = ""
 
 
 def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
@@ -62,7 +68,10 @@ def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
     problems: list[Problem] = []
     able = []
     for party, version in zip(everyone, _parallel(lambda item: _alone(item, target), everyone), strict=True):
-        if isinstance(version, UnsolvableError):
+        if isinstance(version, UnsolvableError) and party.by_apt:
+            # No wheel of that version is needed to tell that it is not the one that is loaded.
+            able.append((party, str(Requirement(party.requirement).specifier).strip("=.*")))
+        elif isinstance(version, UnsolvableError):
             problems.append(_impossible(party, str(version), target))
         else:
             able.append((party, version))
@@ -93,6 +102,9 @@ def never_loaded(request: Request, solution: Solution, target: Target) -> list[P
 def idle_pins(request: Request, solution: Solution) -> list[tuple[Pinned, tuple[Pinned, ...]]]:
     """Find each pin whose component should load others, and those others that it does not bring in."""
     pins = {pin.pin: pin for pin in request.wheel_pins}
+    # What a Debian package holds too is a wheel here, and of no use unless that is loaded.
+    for mirrored in request.mirrored:
+        pins.setdefault(mirrored.wheel.pin, mirrored.wheel)
     components = catalog.load()
     found = []
     for name, loader in pins.items():
@@ -146,6 +158,7 @@ def parties(request: Request) -> tuple[Party, ...]:
         )
         for pin in pins
     ]
+    found += (_of_package(mirrored, request) for mirrored in request.mirrored)
     owners = {canonicalize_name(package): component for package, component in request.owners}
     for requirement in request.requirements:
         package = canonicalize_name(Requirement(requirement).name)
@@ -163,6 +176,25 @@ def parties(request: Request) -> tuple[Party, ...]:
             )
         )
     return tuple(found)
+
+
+def _of_package(mirrored: Mirrored, request: Request) -> Party:
+    """See a Debian package as the wheel of the same thing: what loads the wheel never loads the package."""
+    pin, package = mirrored.wheel, mirrored.package
+    is_pin = mirrored.place.startswith("pins.")
+    return Party(
+        where=f"{request.recipe}: {mirrored.place}",
+        label=f'{pin.pin} "{pin.value}" (by apt: {package})' if is_pin else f"`{package}` {pin.value}",
+        package=canonicalize_name(pin.package),
+        requirement=pin.requirement,
+        pin=pin if is_pin else None,
+        by_apt=True,
+        advice=""
+        if is_pin
+        else f"ask for {package} {{version}}, or leave it out of `apt:`; "
+        f'to keep it, pin it: `{pin.pin}: "{pin.value}"`, `providers: {{{pin.pin}: apt}}`, '
+        f"and force it with `override: [{pin.pin}]`",
+    )
 
 
 def _alone(party: Party, target: Target) -> str | UnsolvableError:
@@ -291,9 +323,10 @@ def _clash(
             if other.pin and other.package in askers
             if (value := _other_value(other.pin, [*kept, party], [party.package], forced, target))
         ]
-        ways.append(f"or force it with `override: [{party.pin.pin}]`")
+        if not (party.by_apt and isinstance(_alone(party, target), UnsolvableError)):
+            ways.append(f"or force it with `override: [{party.pin.pin}]`")
     else:
-        ways.append(f"{party.package} {works} would work")
+        ways.append(party.advice.replace("{version}", works) or f"{party.package} {works} would work")
     return Problem(message=f"{party.label} clashes: {reason}", where=party.where, hint=", ".join(ways))
 
 
@@ -385,8 +418,14 @@ def _like(version: str, pin: Pinned) -> str:
     return Version(version).public if short == pin.value else short
 
 
+def forced_pins(request: Request) -> tuple[Pinned, ...]:
+    """List the pins to force, by the wheel that each stands for, whoever provides it."""
+    by_apt = (mirrored.wheel for mirrored in request.mirrored if mirrored.place.startswith("pins."))
+    return tuple(pin for pin in (*request.wheel_pins, *by_apt) if pin.pin in request.overrides)
+
+
 def _forced(request: Request) -> tuple[str, ...]:
-    return tuple(pin.requirement for pin in request.wheel_pins if pin.pin in request.overrides)
+    return tuple(pin.requirement for pin in forced_pins(request))
 
 
 def _requirements(found: Iterable[Party]) -> tuple[str, ...]:

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote, unquote
 
-from imagebuilder import process, suites, toolbox
+from imagebuilder import catalog, process, suites, toolbox
+from imagebuilder.bases.archives import effective
+from imagebuilder.bases.facts import Archive, System
 from imagebuilder.errors import BuildError, ConflictError, EnvironmentFault, FetchError
-from imagebuilder.lock import Deb, Source
-from imagebuilder.resolve import debpins
+from imagebuilder.lock import Deb, Installed, Source
+from imagebuilder.resolve import archivepins, debpins, debversion
 from imagebuilder.resolve.request import Request
 from imagebuilder.site import Site, redact
 from imagebuilder.toolbox import Desk
@@ -24,15 +27,26 @@ log = logging.getLogger(__name__)
 
 _UPDATE_LIMIT = 900.0  # seconds: the index of a suite is some 10 MB, behind whatever line there is
 _SOLVE_LIMIT = 120.0
+# What a base has may be replaced, also where its maker put a hold on it; nothing of it may be removed.
+_INSTALL = (
+    *("apt-get", "install", "--yes", "--no-remove"),
+    *("--allow-downgrades", "--allow-change-held-packages"),
+)
 
 _PRINTED = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>[0-9]+) SHA256:(?P<sha256>[0-9a-f]{64})")
 
 
-def resolve_debs(request: Request, site: Site) -> tuple[Deb, ...]:
+def resolve_debs(request: Request, site: Site, below: System | None = None) -> tuple[Deb, ...]:
     """Choose every Debian package of an image: the essential ones, apt, and what the recipe asks for.
 
+    Args:
+        request: what is asked for.
+        site: where the archives are.
+        below: the system in a base from a registry; what it has and nothing contradicts stays as it is.
+
     Returns:
-        The packages with their dependencies but without recommendations, sorted by name. No host is named.
+        The packages with their dependencies but without recommendations, sorted by name; on a base only those
+        that are new or change. No host is named.
 
     Raises:
         ConflictError: pins or packages that this suite does not have, every one of them; or dependencies
@@ -43,22 +57,59 @@ def resolve_debs(request: Request, site: Site) -> tuple[Deb, ...]:
 
     """
     facts = suites.facts(request.distribution, request.suite)
-    with _private_root(request, site) as root:
+    with _private_root(request, site, below) as root:
         wanted = ["?essential", *sorted({*facts.packages, *request.packages})]
-        result = root.run("apt-get", "install", "--yes", "-qq", "--print-uris", *wanted, timeout=_SOLVE_LIMIT)
+        if below is not None:
+            wanted = _on_top(request, below, root, facts.packages)
+            if not wanted:
+                return ()
+        result = root.run(*_INSTALL, "-qq", "--print-uris", *wanted, timeout=_SOLVE_LIMIT)
         if result.code != 0:
             index = root.index()
             problems = debpins.unknown_packages(request, index) + debpins.unmet_pins(request, index, index)
             if not problems:
                 # The quiet answer holds no reasons: ask once more.
-                told = root.run("apt-get", "install", "--simulate", "-q", *wanted, timeout=_SOLVE_LIMIT)
+                told = root.run(*_INSTALL, "--simulate", "-q", *wanted, timeout=_SOLVE_LIMIT)
                 problems = [debpins.unsolvable(request, told.stdout, told.stderr)]
             raise ConflictError.of(problems)
-        debs = _parse_uris(result.stdout, root.mirrors)
+        debs = _parse_uris(result.stdout, root.places)
         # The index is read only where something does not fit: it is for saying what would.
-        if debpins.pin_problems(request, debs):
-            raise ConflictError.of(debpins.unmet_pins(request, debpins.versions(debs), root.index()))
+        chosen = {**debpins.versions(below.packages if below else ()), **debpins.versions(debs)}
+        if debpins.unmet_pins(request, chosen, {}):
+            raise ConflictError.of(debpins.unmet_pins(request, chosen, root.index()))
     return debs
+
+
+def _on_top(request: Request, below: System, root: _Root, always: Iterable[str]) -> list[str]:
+    """Say what apt is to install on a base: what it lacks, and what it has in a version that does not fit.
+
+    Raises:
+        ConflictError: a pin on another archive that this one cannot fulfil.
+
+    """
+    installed = {package.name: package.version for package in below.packages}
+    exact: dict[str, str] = {}
+    if archivepins.pins(request):
+        index = root.index()
+        names = {archive.name for archive in root.archives}
+        if problems := archivepins.problems(request, index, installed, names):
+            raise ConflictError.of(problems)
+        exact = archivepins.choose(request, index, installed)
+    unmet = {
+        pinned.package
+        for pinned in debpins.all_pins(request)
+        if pinned.package in installed
+        and not catalog.matches(debversion.upstream(installed[pinned.package]), pinned.value)
+    }
+    wanted = []
+    for package in sorted({*always, *request.packages}):
+        name, _, version = package.partition("=")
+        version = version or exact.get(name, "")
+        if name not in installed or (version and version != installed[name]):
+            wanted.append(f"{name}={version}" if version else name)
+        elif name in unmet and not version:
+            wanted.append(name)
+    return wanted
 
 
 def resolve_root(
@@ -87,7 +138,7 @@ def resolve_root(
                 told = root.run("apt-get", "install", "--simulate", "-q", *wanted, timeout=_SOLVE_LIMIT)
                 problems = [debpins.unsolvable(asked, told.stdout, told.stderr)]
             raise ConflictError.of([replace(item, where=f"{request.recipe}: build") for item in problems])
-        return _parse_uris(result.stdout, root.mirrors)
+        return _parse_uris(result.stdout, root.places)
 
 
 def source_packages(request: Request, name: str, suite: str, site: Site) -> tuple[Source, ...]:
@@ -103,24 +154,36 @@ def source_packages(request: Request, name: str, suite: str, site: Site) -> tupl
     return _parse_sources(said.stdout, suite)
 
 
-def glibc(debs: Sequence[Deb]) -> str:
+def glibc(debs: Sequence[Deb | Installed]) -> str:
     """Give the C library's version as wheel tags count it: major.minor."""
-    version = next(debpins.upstream_version(deb.version) for deb in debs if deb.name == "libc6")
+    version = next(debversion.upstream(deb.version) for deb in debs if deb.name == "libc6")
     return ".".join(version.split(".")[:2])
 
 
 def locate_debs(
-    debs: Sequence[Deb | Source], distribution: str, suite: str, site: Site, architecture: str = "amd64"
+    debs: Sequence[Deb | Source],
+    distribution: str,
+    suite: str,
+    site: Site,
+    architecture: str = "amd64",
+    *,
+    archives: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, tuple[str, ...]]:
     """Say where each file may be fetched, most likely place first: sha256 -> URLs. Nothing is asked.
+
+    `archives` has the places of those besides the distribution's own; of one that is not there, nothing is.
 
     A security update keeps its name and bytes when a point release takes it over, but moves to the main
     archive's pool; both places are given.
     """
     facts = suites.facts(distribution, suite)
     mirrors = _mirrors(distribution, suite, architecture, site)
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for deb in debs:
+        if isinstance(deb, Deb) and deb.archive:
+            place = archives.get(deb.archive)
+            found[deb.sha256] = (f"{place}/{quote(deb.path, safe='/+~:%')}",) if place else ()
+            continue
         places = [(mirrors.main, deb.path)]
         if deb.path.startswith(facts.security_pool):
             moved = "pool/" + deb.path.removeprefix(facts.security_pool)
@@ -136,7 +199,14 @@ class _Root:
     folder: Path
     desk: Desk
     mirrors: suites.Mirrors
+    archives: tuple[Archive, ...]
     env: Mapping[str, str]
+
+    @property
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """Roots of all archives, and the name of each; the distribution's have none."""
+        others = ((archive.uri, archive.name) for archive in self.archives)
+        return ((self.mirrors.security, ""), (self.mirrors.main, ""), *others)
 
     def run(self, *argv: str, timeout: float) -> process.Result:
         return self.desk.run(argv, timeout=timeout, env=self.env, check=False)
@@ -163,9 +233,13 @@ class _Root:
 
 
 @contextmanager
-def _private_root(request: Request, site: Site, types: str = "deb") -> Iterator[_Root]:
+def _private_root(
+    request: Request, site: Site, below: System | None = None, types: str = "deb"
+) -> Iterator[_Root]:
     mirrors = _mirrors(request.distribution, request.suite, request.architecture, site)
     tools = toolbox.choose(site)
+    needed = {pinned.archive for pinned in archivepins.pins(request)}
+    archives = effective(below.archives, site, needed) if below else ()
     with (
         tempfile.TemporaryDirectory(prefix="imagebuilder-apt-") as name,
         tools.open(Path(name), network=True, shares=_local(mirrors)) as desk,
@@ -177,7 +251,7 @@ def _private_root(request: Request, site: Site, types: str = "deb") -> Iterator[
         folder.chmod(0o755)
         for part in ("etc/apt.conf.d", "etc/preferences.d", "lists/partial", "cache/archives/partial", "log"):
             (folder / part).mkdir(parents=True)
-        (folder / "status").touch()
+        (folder / "status").write_text(below.status if below else "", encoding="utf-8")
         (folder / "etc/suite.sources").write_text(
             suites.sources(
                 request.distribution, request.suite, mirrors, types=types, sections=request.sections
@@ -188,6 +262,7 @@ def _private_root(request: Request, site: Site, types: str = "deb") -> Iterator[
         options = _options(site, folder, desk)
         config = _configuration(desk.folder, request.architecture, keys, options)
         (folder / "apt.conf").write_text(config, encoding="utf-8")
+        _add_archives(folder, desk.folder, archives)
         desk.send()
         env = {
             **site.proxy_environment(),
@@ -195,7 +270,7 @@ def _private_root(request: Request, site: Site, types: str = "deb") -> Iterator[
             "LC_ALL": "C.UTF-8",
             "LANGUAGE": "C",
         }
-        root = _Root(folder=folder, desk=desk, mirrors=mirrors, env=env)
+        root = _Root(folder=folder, desk=desk, mirrors=mirrors, archives=archives, env=env)
         _update(root, request)
         yield root
 
@@ -220,6 +295,27 @@ def _options(site: Site, folder: Path, desk: Desk) -> Iterator[tuple[str, str]]:
             yield name, str(desk.folder / own)
         else:
             yield name, value
+
+
+def _add_archives(folder: Path, seen: Path, archives: Iterable[Archive]) -> None:
+    """Write sources and keys; `seen` is the folder as apt sees it."""
+    for number, archive in enumerate(archives):
+        lines = [
+            "Types: deb",
+            f"URIs: {archive.uri}",
+            f"Suites: {archive.suite}",
+            *([f"Components: {' '.join(archive.components)}"] if archive.components else []),
+            *(["Trusted: yes"] if archive.trusted else []),
+        ]
+        if archive.keys:
+            armoured = archive.keys.startswith(b"-----BEGIN")
+            key = folder / "etc" / f"archive-{number}{'.asc' if armoured else '.gpg'}"
+            key.write_bytes(archive.keys)
+            key.chmod(0o644)
+            lines.append(f"Signed-By: {seen / 'etc' / key.name}")
+        sources = folder / "etc" / f"archive-{number}.sources"
+        sources.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        sources.chmod(0o600)
 
 
 def _configuration(folder: Path, architecture: str, keys: Path, options: Iterable[tuple[str, str]]) -> str:
@@ -262,7 +358,8 @@ def _update(root: _Root, request: Request) -> None:
             + redact(debpins.condense(result.stderr)),
             where=f"{request.recipe}: base",
             hint="check the network, the proxy and the mirror (`imagebuilder doctor`); "
-            "a mirror goes into the site file as `apt_mirror:`",
+            "a mirror goes into the site file as `apt: mirror:`"
+            + "".join(f", the place of {archive.name} as `apt: archives:`" for archive in root.archives[:1]),
         )
 
 
@@ -277,7 +374,7 @@ def _mirrors(distribution: str, suite: str, architecture: str, site: Site) -> su
     return suites.Mirrors(main=main.rstrip("/"), security=security.rstrip("/"))
 
 
-def _parse_uris(text: str, mirrors: suites.Mirrors) -> tuple[Deb, ...]:
+def _parse_uris(text: str, places: Sequence[tuple[str, str]]) -> tuple[Deb, ...]:
     """Read `apt-get --print-uris`: a line has URL, name_version_architecture.deb, size and hash."""
     debs = []
     for line in filter(None, text.splitlines()):
@@ -287,14 +384,16 @@ def _parse_uris(text: str, mirrors: suites.Mirrors) -> tuple[Deb, ...]:
                 f"apt printed a line that is not understood: {line}", hint="is this apt older than 2.0?"
             )
         name, version, rest = found["file"].split("_", 2)
+        path, archive = _below(found["uri"], places)
         debs.append(
             Deb(
                 name=unquote(name),
                 version=unquote(version),
                 architecture=rest.removesuffix(".deb"),
-                path=unquote(_below(found["uri"], (mirrors.security, mirrors.main))),
+                path=unquote(path),
                 size=int(found["size"]),
                 sha256=found["sha256"],
+                archive=archive,
             )
         )
     return tuple(sorted(debs, key=lambda deb: (deb.name, deb.architecture)))
@@ -323,10 +422,12 @@ def _parse_sources(text: str, suite: str) -> tuple[Source, ...]:
     return tuple(found)
 
 
-def _below(uri: str, roots: Iterable[str]) -> str:
+def _below(uri: str, places: Iterable[tuple[str, str]]) -> tuple[str, str]:
+    """Part a URL into the path below an archive's root, and the archive's name."""
     # The longest first: one mirror may be below the other, as in /debian and /debian-security.
-    for root in sorted(roots, key=len, reverse=True):
+    for root, name in sorted(places, key=lambda place: len(place[0]), reverse=True):
         if uri.startswith(f"{root}/"):
-            return uri.removeprefix(f"{root}/")
+            # An archive without suites has its files beside its index, as `./name.deb`.
+            return uri.removeprefix(f"{root}/").removeprefix("./"), name
     # apt took the password out of the URL, or wrote its host in another way.
-    return uri[uri.index("/pool/") + 1 :]
+    return uri[uri.index("/pool/") + 1 :], ""

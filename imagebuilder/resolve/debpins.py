@@ -8,33 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from imagebuilder import catalog
 from imagebuilder.errors import Problem
-from imagebuilder.lock import Deb
-from imagebuilder.resolve.request import Pinned, Request
+from imagebuilder.lock import Deb, Installed
+from imagebuilder.resolve.debversion import upstream
+from imagebuilder.resolve.request import ArchivePin, Pinned, Request
 
 Index = Mapping[str, tuple[str, ...]]
 """Names and versions of an archive's packages; a name that others only provide has no version."""
 
-# What Debian adds to an upstream version whose source it had to change: 1.2+dfsg, 1.2~ds1, 1.2+repack.
-_REPACKED = re.compile(r"[+~.](?:dfsg|ds|repack|debian)[0-9.]*.*")
-# OpenSSH's portable release, 10.0p1, is version 10.0 of OpenSSH.
-_PORTABLE = re.compile(r"(?<=[0-9])p[0-9]+$")
-# NVIDIA's parts carry the release that they came with: 12.4.131~12.4.1.
-_RELEASE = re.compile(r"(?<=[0-9])~[0-9.]+$")
 _REASONS = 10  # lines of apt's explanation that an error shows
-
-
-def upstream_version(version: str) -> str:
-    """Take the packaging away from a Debian version: epoch, revision, repacking marks.
-
-    >>> versions = ("1:10.0p1-7+deb13u4", "3.2.1+dfsg-1", "6.0.0~rc2-1", "12.4.131~12.4.1-2")
-    >>> [upstream_version(text) for text in versions]
-    ['10.0', '3.2.1', '6.0.0rc2', '12.4.131']
-    """
-    text = version.partition(":")[2] or version
-    text = text.rpartition("-")[0] or text
-    text = text.rpartition("+really")[2]
-    text = _RELEASE.sub("", _PORTABLE.sub("", _REPACKED.sub("", text)))
-    return text.replace("~", "")
 
 
 def all_pins(request: Request) -> tuple[Pinned, ...]:
@@ -43,12 +24,12 @@ def all_pins(request: Request) -> tuple[Pinned, ...]:
     return (*(pinned for pinned in request.deb_pins if pinned.pin != "python"), python)
 
 
-def pin_problems(request: Request, debs: Sequence[Deb]) -> tuple[Problem, ...]:
+def pin_problems(request: Request, debs: Sequence[Deb | Installed]) -> tuple[Problem, ...]:
     """Find the pins that these packages do not fulfil: whether an older lock's packages may stay."""
     return tuple(unmet_pins(request, versions(debs), {}))
 
 
-def versions(debs: Sequence[Deb]) -> dict[str, tuple[str, ...]]:
+def versions(debs: Sequence[Deb | Installed]) -> dict[str, tuple[str, ...]]:
     """See packages as the index of an archive that has nothing else."""
     return {deb.name: (deb.version,) for deb in debs}
 
@@ -72,7 +53,7 @@ def unknown_packages(request: Request, index: Index) -> list[Problem]:
                         hint=_similar(name, index) or "is it in another component, or renamed?",
                     )
                 )
-        elif version and version not in index[name]:
+        elif version and version not in index.get(name, ()):
             problems.append(
                 Problem(
                     message=f"{base} has no version {version} of `{name}`",
@@ -88,7 +69,9 @@ def unmet_pins(request: Request, chosen: Index, index: Index) -> list[Problem]:
     problems = []
     base = f"{request.distribution} {request.suite}"
     for pinned in all_pins(request):
-        found = sorted({upstream_version(version) for version in chosen.get(pinned.package, ())})
+        if isinstance(pinned, ArchivePin):
+            continue  # another archive's, which `archivepins` answers for
+        found = sorted({upstream(version) for version in chosen.get(pinned.package, ())})
         if any(catalog.matches(version, pinned.value) for version in found):
             continue
         has = f"which has no {pinned.package}"
@@ -135,7 +118,7 @@ def _working_values(pinned: Pinned, index: Index) -> tuple[str, ...]:
     names = [pinned.package]
     if stem := _stem(pinned):
         names = [name for name in index if re.fullmatch(rf"{re.escape(stem)}[0-9]+", name)]
-    found = {upstream_version(version) for name in names for version in index.get(name, ())}
+    found = {upstream(version) for name in names for version in index.get(name, ())}
     if pinned.pin == "python":
         found = {".".join(version.split(".")[:2]) for version in found}
     return tuple(sorted(found, key=_numbers))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
 
 from imagebuilder import catalog
+from imagebuilder.bases.read import Base
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.lock import Build, Deb, Lock, Override, Wheel
 from imagebuilder.lockfile import LockFile
 from imagebuilder.recipe import Recipe
+from imagebuilder.resolve import archivepins, basefit, debian, debpins, debversion, facts, python
 from imagebuilder.resolve import builds as build_sources
-from imagebuilder.resolve import debian, debpins, facts, python
 from imagebuilder.resolve.request import Request, request
 from imagebuilder.site import Site
 
@@ -22,7 +24,11 @@ log = logging.getLogger(__name__)
 
 
 def make_locks(
-    recipe: Recipe, site: Site, previous: LockFile | None, upgrade: Collection[str] | None
+    recipe: Recipe,
+    site: Site,
+    previous: LockFile | None,
+    upgrade: Collection[str] | None,
+    bases: Mapping[str, Base] = MappingProxyType({}),
 ) -> LockFile:
     """Resolve a recipe for each of its platforms.
 
@@ -34,6 +40,7 @@ def make_locks(
         previous: the locks there are; what still fits stays as it is.
         upgrade: None keeps all that fits, an empty collection moves everything, names move these pins
             or packages.
+        bases: of each platform the image of a registry that the recipe stands on; empty for a suite.
 
     Raises:
         ConflictError: pins that cannot hold together, with the platform where that is not so on all of them.
@@ -49,7 +56,11 @@ def make_locks(
         # What is to move and is not in one platform's image leaves that image as it is.
         moving = upgrade if not upgrade else (set(upgrade) & names[name]) or None
         question = _Question(
-            platform=name, previous=before[name], upgrade=moving, like=made[0] if made else None
+            platform=name,
+            previous=before[name],
+            upgrade=moving,
+            like=made[0] if made else None,
+            base=bases.get(name),
         )
         try:
             made.append(_make_lock(recipe, site, question))
@@ -60,21 +71,29 @@ def make_locks(
     return LockFile(sections=tuple(made))
 
 
-def make_lock(recipe: Recipe, site: Site, previous: Lock | None, upgrade: Collection[str] | None) -> Lock:
+def make_lock(
+    recipe: Recipe,
+    site: Site,
+    previous: Lock | None,
+    upgrade: Collection[str] | None,
+    base: Base | None = None,
+) -> Lock:
     """Resolve a recipe for a single platform; see `make_locks`."""
     before = LockFile(sections=(previous,)) if previous is not None else None
-    (lock,) = make_locks(recipe, site, before, upgrade).sections
+    bases = {recipe.platforms[0]: base} if base else {}
+    (lock,) = make_locks(recipe, site, before, upgrade, bases).sections
     return lock
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Question:
-    """What to resolve for one platform: its lock so far, what may move, and whose versions to take."""
+    """What to resolve for one platform: its lock so far, what may move, whose versions to take, its base."""
 
     platform: str
     previous: Lock | None
     upgrade: Collection[str] | None
     like: Lock | None
+    base: Base | None
 
 
 def _make_lock(recipe: Recipe, site: Site, question: _Question) -> Lock:
@@ -84,24 +103,14 @@ def _make_lock(recipe: Recipe, site: Site, question: _Question) -> Lock:
     if previous is not None and previous.inputs == inputs and upgrade is None:
         facts.require(recipe, previous.pins)
         return previous
+    base = question.base
+    if base is not None:
+        wanted = replace(wanted, distribution=base.system.distribution, suite=base.system.suite)
     problems: list[Problem] = facts.problems(recipe, {})
-    debs: tuple[Deb, ...] = ()
-    wheels: tuple[Wheel, ...] = ()
-    overrides: tuple[Override, ...] = ()
-    try:
-        debs = _debs(wanted, site, previous, upgrade)
-    except ConflictError as error:
-        problems.extend(error.problems)
-    # Wheels are resolved even when a Debian pin failed: people want to hear of everything at once. They
-    # need the suite's C library, which a failed solve does not tell: then the newest there is stands in.
-    glibc = debian.glibc(debs) if debs else "2.40"
-    try:
-        kept, moving = _kept_wheels(wanted, glibc, site, question)
-        wheels, overrides = python.resolve_wheels(wanted, glibc, site, keep=kept, upgrade=moving)
-    except ConflictError as error:
-        problems.extend(error.problems)
+    problems += basefit.problems(recipe, base.image) if base else []
+    debs, wheels, overrides = _resolve(wanted, site, question, problems)
     builds: tuple[Build, ...] = ()
-    if debs:
+    if debs and base is None:
         try:
             old = previous.builds if previous is not None and previous.debs == debs else ()
             builds = build_sources.resolve_builds(wanted, debs, site, keep=old, upgrade=upgrade)
@@ -110,22 +119,24 @@ def _make_lock(recipe: Recipe, site: Site, question: _Question) -> Lock:
             problems.extend(error.problems)
     if problems:
         raise ConflictError.of(problems)
-    pins = _pin_versions(recipe, debs, wheels, builds)
-    facts.require(recipe, pins)
-    return Lock(
-        format=2 if builds else 1,
+    lock = Lock(
+        format=2 if builds or base else 1,
         inputs=inputs,
         recipe=recipe.name,
-        base=recipe.base,
+        base=f"{wanted.distribution}:{wanted.suite}",
+        image=base.image if base else None,
         architecture=wanted.architecture,
         python=wanted.python,
-        pins=pins,
+        pins={},
         packages=wanted.packages,
-        overrides=overrides,
+        overrides=(*overrides, *(basefit.overrides(recipe, base.image) if base else ())),
         wheels=wheels,
         debs=debs,
         builds=builds,
     )
+    pins = _pin_versions(recipe, lock)
+    facts.require(recipe, pins)
+    return lock.model_copy(update={"pins": pins})
 
 
 def _twice(recipe: Recipe, builds: tuple[Build, ...], wheels: tuple[Wheel, ...]) -> list[Problem]:
@@ -143,20 +154,56 @@ def _twice(recipe: Recipe, builds: tuple[Build, ...], wheels: tuple[Wheel, ...])
     ]
 
 
-def _debs(
-    wanted: Request, site: Site, previous: Lock | None, upgrade: Collection[str] | None
-) -> tuple[Deb, ...]:
+def _resolve(
+    wanted: Request, site: Site, question: _Question, problems: list[Problem]
+) -> tuple[tuple[Deb, ...], tuple[Wheel, ...], tuple[Override, ...]]:
+    """Ask both resolvers, even when one found no way: people want to hear of everything at once.
+
+    On a base the wheels come first, for Debian packages of what they load must be of the same version. Else
+    the packages do, for wheels need the suite's C library; where nothing tells it, the newest stands in.
+    """
+    debs: tuple[Deb, ...] = ()
+    wheels: tuple[Wheel, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    base = question.base
+    if base is None:
+        try:
+            debs = _debs(wanted, site, question)
+        except ConflictError as error:
+            problems.extend(error.problems)
+    installed = base.system.packages if base else debs
+    glibc = debian.glibc(installed) if installed else "2.40"
+    try:
+        kept, moving = _kept_wheels(wanted, glibc, site, question)
+        wheels, overrides = python.resolve_wheels(wanted, glibc, site, keep=kept, upgrade=moving)
+    except ConflictError as error:
+        problems.extend(error.problems)
+    if base is not None:
+        versions = {wheel.name: wheel.version for wheel in wheels}
+        try:
+            debs = _debs(archivepins.refined(wanted, versions), site, question)
+        except ConflictError as error:
+            problems.extend(error.problems)
+    return debs, wheels, overrides
+
+
+def _debs(wanted: Request, site: Site, question: _Question) -> tuple[Deb, ...]:
     """Keep the previous packages when the same ones are asked for: an archive moves on every day."""
+    previous, base = question.previous, question.base
     if (
         previous is not None
         and previous.packages == wanted.packages
         and previous.base == f"{wanted.distribution}:{wanted.suite}"
+        and (previous.image and previous.image.digest) == (base and base.image.digest)
         and previous.architecture == wanted.architecture
-        and not _moves_debs(wanted, previous, upgrade)
-        and not debpins.pin_problems(wanted, previous.debs)
+        and not _moves_debs(wanted, previous, question.upgrade)
+        and not debpins.pin_problems(wanted, previous.installed)
+        and archivepins.are_met(wanted, previous.installed)
     ):
         return previous.debs
-    return debian.resolve_debs(wanted, site)
+    if base is None:
+        return debian.resolve_debs(wanted, site)
+    return debian.resolve_debs(wanted, site, base.system)
 
 
 def _moves_debs(wanted: Request, previous: Lock, upgrade: Collection[str] | None) -> bool:
@@ -190,6 +237,7 @@ def _known_names(recipe: Recipe, platform: str, previous: Lock | None) -> frozen
     wanted = request(recipe, platform)
     known = {pinned.pin for pinned in (*wanted.wheel_pins, *wanted.deb_pins)} | set(wanted.packages)
     known |= {package for package, _ in wanted.owners} | {build.component for build in wanted.builds}
+    known |= {"base"} if recipe.image else set()
     if previous is not None:
         known |= {wheel.name for wheel in previous.wheels} | {deb.name for deb in previous.debs}
     return frozenset(known)
@@ -228,13 +276,11 @@ def _with_platforms(
     return tuple(dict.fromkeys(told))
 
 
-def _pin_versions(
-    recipe: Recipe, debs: tuple[Deb, ...], wheels: tuple[Wheel, ...], builds: tuple[Build, ...]
-) -> dict[str, str]:
+def _pin_versions(recipe: Recipe, lock: Lock) -> dict[str, str]:
     """Find the full version of every component in the image, pinned or always there."""
-    deb_versions = {deb.name: debpins.upstream_version(deb.version) for deb in debs}
-    wheel_versions = {wheel.name: wheel.version for wheel in wheels}
-    versions = {build.component: build.version for build in builds}
+    deb_versions = {package.name: debversion.upstream(package.version) for package in lock.installed}
+    wheel_versions = {wheel.name: wheel.version for wheel in lock.wheels}
+    versions = {build.component: build.version for build in lock.builds}
     for part in catalog.parts(recipe):
         provider = part.provider
         if part.built:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder import catalog
+from imagebuilder.bases.read import Base
 from imagebuilder.errors import ConflictError
 from imagebuilder.lockfile import LockFile
 from imagebuilder.recipe import Recipe
-from imagebuilder.resolve import conflicts, debian, debpins
+from imagebuilder.resolve import archivepins, conflicts, debian, debversion
 from imagebuilder.resolve.request import Request, request
 from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, solve
 from imagebuilder.site import Site
@@ -23,10 +25,10 @@ log = logging.getLogger(__name__)
 _STEPS = 30
 
 
-def newest_for_all(recipe: Recipe, file: LockFile, site: Site) -> dict[str, str]:
+def newest_for_all(recipe: Recipe, file: LockFile, site: Site, bases: Mapping[str, Base]) -> dict[str, str]:
     """Find the newest value of each pin that every platform of a recipe has; see `newest_pins`."""
     found = [
-        newest_pins(recipe, debian.glibc(lock.debs), site, name)
+        newest_pins(recipe, debian.glibc(lock.installed), site, name, bases.get(name))
         for name, lock in zip(file.platforms, file.sections, strict=True)
     ]
     return {
@@ -35,7 +37,9 @@ def newest_for_all(recipe: Recipe, file: LockFile, site: Site) -> dict[str, str]
     }
 
 
-def newest_pins(recipe: Recipe, glibc: str, site: Site, platform: str = "") -> dict[str, str]:
+def newest_pins(
+    recipe: Recipe, glibc: str, site: Site, platform: str = "", base: Base | None = None
+) -> dict[str, str]:
     """Find the newest value of each pin, written as precisely as the recipe writes it now.
 
     Pins move within their major version: the major of CUDA or gcc decides what packages are called, and is a
@@ -46,6 +50,7 @@ def newest_pins(recipe: Recipe, glibc: str, site: Site, platform: str = "") -> d
         glibc: version of the base's C library, as in "2.41".
         site: where indexes and archives are.
         platform: one of the recipe's; its first without a name.
+        base: the image of a registry that the recipe stands on; None for a suite.
 
     Returns:
         Every pin of the recipe with its value, moved or not.
@@ -59,11 +64,20 @@ def newest_pins(recipe: Recipe, glibc: str, site: Site, platform: str = "") -> d
         name: value if name in recipe.override else value.split(".")[0] for name, value in recipe.pins.items()
     }
     wanted = request(recipe.model_copy(update={"pins": loose}), platform)
+    if base is not None:
+        wanted = replace(wanted, distribution=base.system.distribution, suite=base.system.suite)
     target = Target(python=wanted.python, glibc=glibc, architecture=wanted.architecture, site=site)
     solution = _newest_loaded(wanted, target)
     found = {pin.pin: solution.versions[canonicalize_name(pin.package)] for pin in wanted.wheel_pins}
-    versions = {deb.name: deb.version for deb in debian.resolve_debs(wanted, site)}
-    found |= {pin.pin: debpins.upstream_version(versions[pin.package]) for pin in wanted.deb_pins}
+    found |= {m.wheel.pin: solution.versions[canonicalize_name(m.wheel.package)] for m in wanted.mirrored}
+    versions: dict[str, str] = {}
+    if base is None:
+        debs = debian.resolve_debs(wanted, site)
+    else:
+        versions = {package.name: package.version for package in base.system.packages}
+        debs = debian.resolve_debs(archivepins.refined(wanted, solution.versions), site, base.system)
+    versions |= {deb.name: deb.version for deb in debs}
+    found |= {pin.pin: debversion.upstream(versions[pin.package]) for pin in wanted.deb_pins}
     return {
         name: value if name in recipe.override or name not in found else _as_precise(found[name], value)
         for name, value in recipe.pins.items()
@@ -79,7 +93,11 @@ def _newest_loaded(wanted: Request, target: Target) -> Solution:
     components = catalog.load()
     ordered = sorted(pins.values(), key=lambda pin: not components[pin.pin].loads)
     question = Question(
-        requirements=(*(pin.requirement for pin in ordered), *wanted.requirements),
+        requirements=(
+            *(pin.requirement for pin in ordered),
+            *(mirrored.wheel.requirement for mirrored in wanted.mirrored),
+            *wanted.requirements,
+        ),
         overrides=overrides,
     )
     limits: list[str] = []

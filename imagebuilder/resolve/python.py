@@ -43,10 +43,9 @@ def resolve_wheels(
 
     """
     target = Target(python=request.python, glibc=glibc, architecture=request.architecture, site=site)
-    pins = {pin.pin: pin for pin in request.wheel_pins}
-    forced = tuple(pins[name] for name in request.overrides if name in pins)
+    forced = conflicts.forced_pins(request)
     question = Question(
-        requirements=(*(pin.requirement for pin in request.wheel_pins), *request.requirements),
+        requirements=_requirements(request),
         overrides=tuple(pin.requirement for pin in forced),
     )
     try:
@@ -118,6 +117,12 @@ def locate_wheels(
     return urls
 
 
+def _requirements(request: Request) -> tuple[str, ...]:
+    """List what the wheels have to fulfil: pins, what else is asked for, and what Debian packages hold."""
+    pins = (*request.wheel_pins, *(mirrored.wheel for mirrored in request.mirrored))
+    return (*(pin.requirement for pin in pins), *request.requirements)
+
+
 def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | None) -> dict[str, str]:
     """Name the versions that should stay: not those of what may move, nor what the recipe now rules out."""
     if upgrade is not None and not upgrade:
@@ -125,7 +130,7 @@ def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | No
     packages = {pin.pin: canonicalize_name(pin.package) for pin in request.wheel_pins}
     moving = {packages.get(name, canonicalize_name(name)) for name in upgrade or ()}
     kept = {wheel.name: wheel.version for wheel in keep if wheel.name not in moving}
-    for text in (*(pin.requirement for pin in request.wheel_pins), *request.requirements):
+    for text in _requirements(request):
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         if name in kept and not requirement.specifier.contains(kept[name], prereleases=True):

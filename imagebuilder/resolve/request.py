@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import Requirement
@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from imagebuilder import catalog, platforms
 from imagebuilder.recipe import Recipe
+from imagebuilder.resolve import debversion
 
 # What Debian's source archives are packed with, besides gzip, which is essential.
 _UNPACKERS = frozenset({"xz-utils", "bzip2"})
@@ -58,6 +59,30 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArchivePin(Pinned):
+    """A pin whose Debian package is in another archive than the distribution's; its version has an ending."""
+
+    archive: str
+    ending: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mirrored:
+    """A Debian package that holds what something loads from a wheel: both have to be of one version.
+
+    Attributes:
+        wheel: the version, and the wheel's distribution.
+        package: the Debian package.
+        place: key of the recipe that asks for it: `pins.nccl`, `apt: libnccl2`.
+
+    """
+
+    wheel: Pinned
+    package: str
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """Everything that decides a lock.
 
@@ -74,6 +99,7 @@ class Request:
         packages: Debian packages, `name` or `name=version`, sorted.
         sections: sections of the archive besides those that every image uses, such as `non-free`.
         builds: what is compiled.
+        mirrored: Debian packages of what pinned frameworks load from wheels.
 
     """
 
@@ -91,12 +117,13 @@ class Request:
     packages: tuple[str, ...]
     sections: tuple[str, ...] = ()
     builds: tuple[BuildRequest, ...] = ()
+    mirrored: tuple[Mirrored, ...] = ()
 
     def checksum(self, recipe: Recipe) -> str:
         """Hash what a lock was made from: the recipe and what the catalog made of it. Hex sha256."""
         asked = dataclasses.asdict(self)
         # What came later counts only where it is used: older locks hold.
-        for key in ("sections", "builds"):
+        for key in ("sections", "builds", "mirrored"):
             if not asked[key]:
                 del asked[key]
         text = json.dumps(asked, sort_keys=True)
@@ -124,7 +151,7 @@ def request(recipe: Recipe, platform: str = "") -> Request:
             owners.setdefault(Requirement(extra).name, name)
         packages.update(part.apt)
         if part.apt and version and not part.built and not provider.wheel:
-            deb_pins.append(Pinned(pin=name, value=version, package=part.apt[0]))
+            deb_pins.append(_deb_pin(part, part.apt[0], recipe.pins))
     return Request(
         recipe=recipe.name,
         distribution=recipe.distribution,
@@ -140,6 +167,7 @@ def request(recipe: Recipe, platform: str = "") -> Request:
         packages=tuple(sorted(packages)),
         sections=tuple(sorted({section for part in parts for section in part.provider.sections})),
         builds=_builds(parts),
+        mirrored=tuple(_mirrored(recipe, parts)),
     )
 
 
@@ -172,3 +200,40 @@ def _builds(parts: Sequence[catalog.Part]) -> tuple[BuildRequest, ...]:
         )
     # One level deep is all there is: a library, and what is compiled against it.
     return tuple(sorted(found, key=lambda item: (bool(item.against), item.component)))
+
+
+def _deb_pin(part: catalog.Part, package: str, pins: Mapping[str, str]) -> Pinned:
+    name, provider = part.component.name, part.provider
+    if not provider.archive:
+        return Pinned(pin=name, value=part.pin, package=package)
+    endings = [catalog.fill(text, pins[other]) for other, text in provider.built_for.items() if other in pins]
+    return ArchivePin(
+        pin=name, value=part.pin, package=package, archive=provider.archive, ending="".join(endings)
+    )
+
+
+def _mirrored(recipe: Recipe, parts: Sequence[catalog.Part]) -> Iterator[Mirrored]:
+    """Find Debian packages, pinned or named with a version, of what a pinned framework loads from wheels."""
+    components = catalog.load()
+    loaded = {name for pin in recipe.pins if pin in components for name in components[pin].loads}
+    chosen = {part.component.name: part for part in parts}
+    for name in sorted(loaded):
+        wheel = next(iter(catalog.wheels_of(name, recipe)), "")
+        if not wheel:
+            continue
+        if name in chosen and chosen[name].provider.archive:
+            part = chosen[name]
+            yield Mirrored(
+                wheel=Pinned(pin=name, value=part.pin, package=wheel),
+                package=catalog.fill(part.provider.apt[0], part.pin),
+                place=f"pins.{name}",
+            )
+        patterns = [p.apt[0] for p in components[name].providers if p.archive]
+        for asked in recipe.apt:
+            package, _, version = asked.partition("=")
+            if version and any(catalog.names_package(pattern, package) for pattern in patterns):
+                yield Mirrored(
+                    wheel=Pinned(pin=name, value=debversion.upstream(version), package=wheel),
+                    package=package,
+                    place=f"apt: {package}",
+                )

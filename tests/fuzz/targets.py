@@ -77,12 +77,14 @@ def _target(
 
 @_target(lines)
 def recipe(_folder: Path) -> Iterator[Feed]:
+    locked = locks.read(ROOT / "recipes" / "cpu-mpi.lock")
+
     def run(data: bytes, folder: Path) -> None:
         path = folder / "x.yaml"
         path.write_bytes(data)
         loaded = recipes.load(path, catalog.names())
         request.request(loaded).checksum(loaded)
-        rootfs.image_files(loaded, plans.environment(loaded))
+        rootfs.image_files(loaded, plans.environment(loaded, locked))
 
     yield Feed(seeds=tuple(path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.yaml"))), run=run)
 
@@ -90,7 +92,8 @@ def recipe(_folder: Path) -> Iterator[Feed]:
 @_target(json_document)
 def lock(_folder: Path) -> Iterator[Feed]:
     loaded = recipes.load(ROOT / "recipes" / "cpu-mpi.yaml", catalog.names())
-    files = rootfs.image_files(loaded, plans.environment(loaded))
+    locked = locks.read(ROOT / "recipes" / "cpu-mpi.lock")
+    files = rootfs.image_files(loaded, plans.environment(loaded, locked))
 
     def run(data: bytes, folder: Path) -> None:
         path = folder / "x.lock"

@@ -47,7 +47,7 @@ def index(tmp_path: Path) -> tuple[IndexRecord, Store]:
 
 
 def test_both_platforms_resolve_and_arm64_is_spliced_here(recipe: Path, store: Store, tmp_path: Path) -> None:
-    _, file = update_lock(recipe, None, None)
+    _, file = update_lock(recipe, None, None, Store.default())
     amd, arm = file.sections
     assert amd.pins == arm.pins
     assert {wheel.name: wheel.version for wheel in amd.wheels} == {w.name: w.version for w in arm.wheels}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.bases.facts import Archive, System
+from imagebuilder.bases.read import Base
+from imagebuilder.lock import BaseImage, BaseLayer, Deb, Installed, Lock, Wheel
 from imagebuilder.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,3 +60,53 @@ def lock(**changes: object) -> Lock:
         "debs": (deb("openmpi-bin", "5.0.7-1"), deb("python3", "3.13.5-1")),
     }
     return Lock.model_validate({**fields, **changes})
+
+
+def installed(name: str, version: str = "1.0-1") -> Installed:
+    return Installed(name=name, version=version, architecture="amd64")
+
+
+def base_layer(digit: str = "a") -> BaseLayer:
+    return BaseLayer(
+        digest=f"sha256:{digit * 64}",
+        diff_id=f"sha256:{'f' + digit * 63}",
+        size=1000,
+        media_type="application/vnd.oci.image.layer.v1.tar+gzip",
+    )
+
+
+def base_image(**changes: object) -> BaseImage:
+    """A base with a package of CUDA's runtime and NVIDIA's archive, as NVIDIA's images are."""
+    fields: dict[str, object] = {
+        "name": "nvidia/cuda:12.8.1-base-debian13",
+        "digest": f"sha256:{'b' * 64}",
+        "env": {
+            "CUDA_VERSION": "12.8.1",
+            "PATH": "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "LD_LIBRARY_PATH": "/usr/local/nvidia/lib",
+        },
+        "labels": {"maintainer": "somebody"},
+        "accounts": {},
+        "archives": ("nvidia-cuda",),
+        "layers": (base_layer("a"), base_layer("c")),
+        "packages": (installed("cuda-cudart-12-8", "12.8.57-1"), installed("libc6", "2.41-12")),
+    }
+    return BaseImage.model_validate({**fields, **changes})
+
+
+def base(image: BaseImage | None = None, suite: str = "trixie") -> Base:
+    found = image or base_image()
+    archives = tuple(
+        Archive(name=name, uri="https://archive.example", suite="/", components=(), keys=b"", trusted=True)
+        for name in found.archives
+    )
+    system = System(
+        distribution="debian",
+        suite=suite,
+        architecture="amd64",
+        status="",
+        packages=found.packages,
+        archives=archives,
+        accounts=found.accounts,
+    )
+    return Base(image=found, system=system)

@@ -24,9 +24,11 @@ ORDER = (
     *("errors", "process", "textfile", "jsontext", "yamlfile", "progress", "share", "tags", "about"),
     *("platforms", "emulation"),
     *("hostconfig", "http", "site", "containers", "toolbox", "suites"),
+    "registry.reference",
     *("recipe", "located", "catalog", "lock", "lockfile", "plan", "render", "keys", "rootfs", "checkpoints"),
-    *("store", "cache", "contents", "download", "resolve", "supply", "layers", "oci", "diff", "layerdiff"),
-    *("smoke.target", "smoke.engine", "engines", "reproduce", "registry", "smoke", "launch"),
+    *("store", "tarstream", "cache", "contents", "download", "registry", "bases"),
+    *("resolve", "supply", "layers", "oci", "diff", "layerdiff"),
+    *("smoke.target", "smoke.engine", "engines", "reproduce", "smoke", "launch"),
     *("leaks", "gates"),
     *("workflow", "attest", "init", "doctor", "cli"),
 )
@@ -48,7 +50,7 @@ IMPURE = frozenset(
     | {"requests", "urllib", "http", "docker", "uuid", "getpass", "platform", "locale", "threading"}
 )
 # Scripts that run inside an image, where there is no library to leave the printing to.
-INSIDE = ("smoke/payload/", "rootfs_files/")
+INSIDE = ("smoke/payload/", "rootfs_files/", "layers/system_hooks/")
 
 # Processes that run our own code and no command: the search for secrets is one interpreter's work a core.
 WORKERS = frozenset({("leaks.image", "multiprocessing.get_context")})

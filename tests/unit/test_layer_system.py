@@ -202,7 +202,7 @@ def test_the_image_gets_the_distribution_s_own_mirrors_and_the_hooks_the_package
     assert "URIs: http://archive.example/debian\n" in (handed / "sources").read_text()
     assert (handed / "rounds" / "00").read_text() == "bash.deb\npython3.deb\n"
     assert (handed / "debs" / "python3.deb").read_text() == "python3"
-    assert {hook.name for hook in (handed / "hooks").iterdir()} == {
+    assert {hook.name for hook in (handed / "hooks").iterdir()} >= {
         "extract.sh",
         "inside.sh",
         "install.sh",

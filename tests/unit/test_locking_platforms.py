@@ -140,4 +140,4 @@ def test_pins_move_no_further_than_every_platform_has(site: Site, archive: dict[
     file = make_locks(RECIPE, site, None, None)
     recipe = RECIPE.model_copy(update={"pins": {"gcc": "14.2.0"}})
     archive.update(amd64="14.4.0-1", arm64="14.3.0-1")
-    assert newest_for_all(recipe, LockFile(sections=file.sections), site) == {"gcc": "14.3.0"}
+    assert newest_for_all(recipe, LockFile(sections=file.sections), site, {}) == {"gcc": "14.3.0"}

@@ -12,6 +12,7 @@ from imagebuilder.about import About
 from imagebuilder.plan import Entry
 from imagebuilder.recipe import Recipe, Ssh
 from imagebuilder.rootfs import image_files, sshd_quoted, state_folder
+from tests.unit import samples
 
 TRICKY = 'it\'s "two"  $(touch /tmp/never) `id` $HOME \\ #1 = % {{ x }}'
 
@@ -24,10 +25,11 @@ def files(user: str = "root", port: int = 22, env: dict[str, str] | None = None)
         pins={"openmpi": "5.0.7"},
         env=env or {},
         labels={},
+        providers={},
         about=About(),
         ssh=Ssh(user=user, port=port),
     )
-    return {entry.path: entry for entry in image_files(recipe, plan.environment(recipe))}
+    return {entry.path: entry for entry in image_files(recipe, plan.environment(recipe, samples.lock()))}
 
 
 def setting(text: str, name: str) -> list[str]:

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from imagebuilder import catalog, recipe, suites
+from imagebuilder.bases.facts import System
+from imagebuilder.bases.read import Base
 from imagebuilder.errors import ConflictError, ImagebuilderError, InputError
 from imagebuilder.located import located
 from imagebuilder.lock import Deb, Source
-from imagebuilder.resolve import debian, debpins
+from imagebuilder.recipe import Recipe
+from imagebuilder.resolve import archivepins, debian, debpins
 from imagebuilder.resolve.locking import make_lock
 from imagebuilder.resolve.request import Request
 from imagebuilder.site import Site
@@ -25,7 +28,7 @@ from tests.unit import samples
 CASES = Path(__file__).parents[1] / "cases" / "conflicts"
 WRONG = sorted(CASES.glob("*.yaml"))
 # What a suite like trixie has, as far as the cases ask for it.
-ARCHIVE = {
+ARCHIVE: dict[str, tuple[str, ...]] = {
     "python3": ("3.13.5-1",),
     "python3.13": ("3.13.5-2",),
     "gcc-12": ("12.4.0-2",),
@@ -38,6 +41,20 @@ ARCHIVE = {
     "rdma-core": ("56.1-1",),
 }
 SOURCES = {("openmpi", "bookworm"): "4.1.4-3", ("openmpi", "trixie"): "5.0.7-1"}
+# What an archive like NVIDIA's has; and bases from a registry, as recipes name them: CUDA's version, glibc's,
+# and the archives that they are set up for.
+OTHER_ARCHIVE: dict[str, tuple[str, ...]] = {
+    "cuda-cudart-12-8": ("12.8.57-1", "12.8.90-1"),
+    "cuda-cudart-12-9": ("12.9.79-1",),
+    "libcudnn9-cuda-12": ("9.8.0.87-1", "9.10.2.21-1"),
+    "libnccl2": ("2.26.2-1+cuda12.8", "2.27.5-1+cuda12.8", "2.28.9-1+cuda12.9"),
+}
+BASES = {
+    "nvidia/cuda:12.8.1-base-debian13": ("12.8.1", "2.41-12", ("nvidia-cuda",)),
+    "nvidia/cuda:12.9.1-base-debian13": ("12.9.1", "2.41-12", ("nvidia-cuda",)),
+    "debian:trixie-slim": ("", "2.41-12", ()),
+    "registry.example.org/team/old:1": ("", "2.20-1", ()),
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +72,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Answer for apt from the table, with what the program itself says of a table that does not fit."""
 
-    def resolve(request: Request, _site: Site) -> tuple[Deb, ...]:
+    def resolve(request: Request, _site: Site, below: System | None = None) -> tuple[Deb, ...]:
         suites.facts(request.distribution, request.suite)
         compilers = [name for name in request.packages if re.fullmatch(r"(g\+\+|gfortran)-1[234]", name)]
         known = {**dict.fromkeys((*_plain_packages(), *compilers), ("1.0-1",)), **ARCHIVE}
+        if below is not None:
+            names = {archive.name for archive in below.archives}
+            known |= OTHER_ARCHIVE if names else {}
+            installed = {package.name: package.version for package in below.packages}
+            if others := archivepins.problems(request, known, installed, names):
+                raise ConflictError.of(others)
         problems = debpins.unknown_packages(request, known) + debpins.unmet_pins(request, known, known)
         if problems:
             raise ConflictError.of(problems)
@@ -99,12 +122,22 @@ def _plain_packages() -> set[str]:
     return {name for name in named if "{" not in name}
 
 
+def _base_of(loaded: Recipe) -> Base | None:
+    if loaded.image is None:
+        return None
+    cuda, glibc, archives = BASES[loaded.image.name]
+    packages = (samples.installed("libc6", glibc),)
+    env = {"CUDA_VERSION": cuda} if cuda else {}
+    image = samples.base_image(name=loaded.image.name, env=env, archives=archives, packages=packages)
+    return samples.base(image)
+
+
 def refusal(case: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> ImagebuilderError:
     monkeypatch.chdir(case.parent)
     path = Path(case.name)
     loaded = recipe.load(path, catalog.names())
     with pytest.raises((ConflictError, InputError)) as caught, located(path, loaded.name):
-        make_lock(loaded, site, None, None)
+        make_lock(loaded, site, None, None, _base_of(loaded))
     return caught.value
 
 

@@ -6,18 +6,19 @@ root=$1
 . "$root/imagebuilder/hooks/inside.sh"
 
 umask 022
-force=--force-depends # only for the first round: it is unpacked already, but dpkg does not know of it
+force=$IMAGEBUILDER_FORCE # of the first round; see `layers.system`
 for round in "$root"/imagebuilder/rounds/*; do
+    [ -e "$round" ] || break
     # File names were made by the build: a package's name and `.deb`, no white space.
     # shellcheck disable=SC2016
     inside sh -c 'cd /imagebuilder/debs && exec dpkg --force-unsafe-io "$1" --install $(cat "../rounds/$2")' \
         - "$force" "${round##*/}"
-    force=--no-force-depends
+    [ "$force" != --force-depends ] || force=--no-force-depends
 done
 # dpkg has looked at each package; apt looks at whether they fit together.
-inside apt-get check -q
+[ ! -x "$root/usr/bin/apt-get" ] || inside apt-get check -q
 
-if [ "$IMAGEBUILDER_USER" != root ]; then
+if [ "$IMAGEBUILDER_USER" != root ] && ! inside id -u "$IMAGEBUILDER_USER" >/dev/null 2>&1; then
     # Group 0 is the convention of clusters that choose the user id: what root's group may write, all may.
     inside useradd --uid "$IMAGEBUILDER_UID" --gid 0 --create-home --home-dir "$IMAGEBUILDER_HOME" \
         --shell /bin/bash --no-log-init "$IMAGEBUILDER_USER"

@@ -1,0 +1,66 @@
+"""Package archives besides the distribution's own: where the base says they are, or where the site says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from imagebuilder.bases import read
+from imagebuilder.bases.facts import Archive
+from imagebuilder.errors import InputError
+from imagebuilder.lock import BaseImage
+from imagebuilder.site import ArchiveSite, Site
+from imagebuilder.store import Store
+
+
+def effective(
+    archives: Sequence[Archive], site: Site, needed: Collection[str] = frozenset()
+) -> tuple[Archive, ...]:
+    """Put the site's places in the base's archives, and leave out what the site switches off.
+
+    Args:
+        archives: that the base is set up for.
+        site: whose settings count first.
+        needed: names of archives to take from the site where the base does not know them.
+
+    Raises:
+        InputError: a file with keys cannot be read.
+
+    """
+    named = dict(site.archives)
+    found = [
+        _moved(archive, named[archive.name]) if archive.name in named else archive
+        for archive in archives
+        if archive.name not in named or named[archive.name].url
+    ]
+    known = {archive.name for archive in archives}
+    for name in sorted(set(needed) - known):
+        if name in named and named[name].url:
+            plain = Archive(name=name, uri="", suite="./", components=(), keys=b"", trusted=False)
+            found.append(_moved(plain, named[name]))
+    return tuple(found)
+
+
+def places(image: BaseImage, store: Store, site: Site, needed: Collection[str]) -> dict[str, str]:
+    """Say where archives of a locked base are today; its layers are read where the site is silent.
+
+    Raises:
+        InputError: a file with keys cannot be read.
+
+    """
+    named = {name: item.url for name, item in site.archives}
+    unnamed = set(needed) - named.keys()
+    below = read.again(image, store).archives if unnamed else ()
+    return {**{archive.name: archive.uri for archive in below}, **named}
+
+
+def _moved(archive: Archive, place: ArchiveSite) -> Archive:
+    keys = archive.keys
+    if place.key is not None:
+        try:
+            keys = place.key.read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"cannot be read: {error.strerror}", where=str(place.key), hint="name a file with public keys"
+            ) from error
+    return replace(archive, uri=place.url, keys=keys)

@@ -1,0 +1,66 @@
+"""The layers of a locked base, in the store: from the registry that it names, or the site's mirror of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from imagebuilder.lock import BaseLayer
+from imagebuilder.registry import access, pull, sources
+from imagebuilder.registry.client import Client
+from imagebuilder.registry.reference import parse
+from imagebuilder.site import Site
+from imagebuilder.store import Store
+
+_PARALLEL = 3
+
+
+def client_of(name: str, site: Site) -> Client:
+    """Make a client for the repository of a base."""
+    return access.reader_of(parse(name), site)
+
+
+def fetch_layers(
+    layers: Sequence[BaseLayer],
+    client: Client,
+    store: Store,
+    *,
+    advance: Callable[[str, int], None],
+    finished: Callable[[str], None],
+) -> None:
+    """Download layers, several at a time; those that are in the store stay.
+
+    Args:
+        layers: which.
+        client: of a repository that has them.
+        store: where to.
+        advance: see `download.fetch`.
+        finished: see `download.fetch`.
+
+    Raises:
+        FetchError: a layer could not be had, or is not what its digest says.
+        RegistryError: the registry refused, or cannot be reached.
+        StoreError: the disk is full or not writable.
+
+    """
+
+    def one(layer: BaseLayer) -> None:
+        blob = pull.Layer(
+            digest=layer.digest, diff_id=layer.diff_id, size=layer.size, media_type=layer.media_type
+        )
+        pull.fetch(client, blob, store, lambda count: advance(layer.sha256, count))
+        finished(layer.sha256)
+
+    unique = tuple({layer.digest: layer for layer in layers}.values())
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="base") as pool:
+        jobs = [pool.submit(one, layer) for layer in unique]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            client.stopped.set()
+            for job in jobs:
+                job.cancel()
+            raise
+    # A push to the same registry then links them, and sends none.
+    sources.remember(store, client.reference, [layer.digest for layer in unique])

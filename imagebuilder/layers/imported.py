@@ -1,0 +1,55 @@
+"""Layers of a base, taken over from the downloads as they are, once their tar is seen to be the named one."""
+
+from __future__ import annotations
+
+import hashlib
+
+from imagebuilder import tarstream
+from imagebuilder.errors import BuildError
+from imagebuilder.plan import ImportedLayer
+from imagebuilder.progress import Advance
+from imagebuilder.store import LayerRecord, Store
+
+_PIECE = 1 << 20
+
+
+def import_layer(layer: ImportedLayer, store: Store, advance: Advance) -> LayerRecord:
+    """Make a downloaded layer of the base one of the store's blobs.
+
+    Args:
+        layer: which; its blob is among the store's downloads.
+        store: where it goes, as a hard link where that can be.
+        advance: told the bytes done, at the end.
+
+    Raises:
+        BuildError: its tar is not the one that the base's config names.
+        StoreError: the disk is full or not writable.
+
+    """
+    blob = layer.blob
+    path = store.download(blob.sha256)
+    unpacked, digest = 0, hashlib.sha256()
+    try:
+        with tarstream.open_layer(path) as stream:
+            while data := stream.read(_PIECE):
+                digest.update(data)
+                unpacked += len(data)
+    except tarstream.errors() as error:
+        raise BuildError(
+            f"is no layer: {error}", where=layer.title, hint="run: imagebuilder cache verify --fix"
+        ) from error
+    if f"sha256:{digest.hexdigest()}" != blob.diff_id:
+        raise BuildError(
+            f"holds a tar with the digest sha256:{digest.hexdigest()}, not {blob.diff_id}",
+            where=layer.title,
+            hint="lock again: the base was damaged when it was pushed",
+        )
+    store.take_blob(path, blob.digest)
+    advance(blob.size)
+    return LayerRecord(
+        digest=blob.digest,
+        diff_id=blob.diff_id,
+        size=blob.size,
+        unpacked=unpacked,
+        media_type=blob.media_type,
+    )

@@ -1,0 +1,125 @@
+"""Inside the new root: find what differs from the base, and write whiteouts for what is gone.
+
+Reads /imagebuilder/before, a JSON list a line for each path of the base; writes /imagebuilder/paths, the
+paths of the layer with a NUL after each, folders before what is in them. Python 3.9 and the standard library
+only: it runs with the image's own Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+_HANDED = "imagebuilder"
+_WHITEOUT = ".wh."
+# What an engine mounts over, or what belongs to a moment: nothing of it is ever in a layer of ours.
+_MOUNTED = frozenset({"dev", "proc", "sys", _HANDED})
+_PASSING = re.compile(
+    r"(?:tmp|run|var/tmp|var/cache/apt|var/lib/apt/lists)/.*"
+    r"|etc/(?:hostname|hosts|resolv\.conf|fstab|mtab)"
+    r"|etc/(?:passwd|group|shadow|gshadow|subuid|subgid)-"
+    r"|var/cache/ldconfig/aux-cache|var/lib/dpkg/[^/]*-old|var/lib/dpkg/lock.*|var/cache/debconf/[^/]*-old"
+    r"|root/\.(?:cache|gnupg)(?:/.*)?"
+)
+_LOGS = re.compile(r"var/log/.*")
+Facts = tuple[str, int, int, int, int, str, str]  # kind, mode, owner, group, size, target, sha256
+_KINDS = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+
+
+def main() -> None:
+    before: dict[str, Facts] = {}
+    with open(f"/{_HANDED}/before", encoding="utf-8") as lines:
+        for line in lines:
+            path, *facts = json.loads(line)
+            before[path] = tuple(facts)
+    mark = os.stat(f"/{_HANDED}/mark").st_ctime_ns
+    there = dict(walk())
+    changed = [
+        path
+        for path, found in there.items()
+        if not passing(path, found) and differs(path, found, before.get(path), mark)
+    ]
+    # Only the topmost of what is gone: its folder stands in the layer, or in the base.
+    gone = [
+        path
+        for path in before
+        if path not in there and not passing(path, None) and (parent(path) == "" or is_folder(there, path))
+    ]
+    for path in gone:
+        folder, name = os.path.split(path)
+        changed.append(os.path.join(folder, _WHITEOUT + name))
+        with open(f"/{changed[-1]}", "w", encoding="utf-8"):
+            pass
+        os.chmod(f"/{changed[-1]}", 0o644)
+    wanted = set(changed)
+    for path in changed:
+        while path := parent(path):
+            wanted.add(path)
+    with open(f"/{_HANDED}/paths", "wb") as out:
+        for path in sorted(wanted):
+            out.write(os.fsencode(path) + b"\0")
+
+
+def walk() -> Iterator[tuple[str, os.stat_result]]:
+    """Give every path below the root, without the slash in front, and its state."""
+    stack = [""]
+    while stack:
+        folder = stack.pop()
+        with os.scandir(f"/{folder}") as entries:
+            for entry in entries:
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if path in _MOUNTED:
+                    continue
+                found = entry.stat(follow_symlinks=False)
+                yield path, found
+                if stat.S_ISDIR(found.st_mode):
+                    stack.append(path)
+
+
+def passing(path: str, found: os.stat_result | None) -> bool:
+    """Say whether a path is never part of the layer: of this moment, or no file, folder or link."""
+    if _PASSING.fullmatch(path):
+        return True
+    if found is None:
+        return _LOGS.fullmatch(path) is not None
+    kind = stat.S_IFMT(found.st_mode)
+    return kind not in _KINDS or (kind == stat.S_IFREG and _LOGS.fullmatch(path) is not None)
+
+
+def differs(path: str, found: os.stat_result, facts: Facts | None, mark: int) -> bool:
+    """Compare a path with what the base has there; its times do not count."""
+    if facts is None:
+        return True
+    kind, mode, uid, gid, size, link, sha256 = facts
+    same = _KINDS[stat.S_IFMT(found.st_mode)] == kind and (found.st_uid, found.st_gid) == (uid, gid)
+    if not same or kind == "link":
+        return not same or os.readlink(f"/{path}") != link
+    if stat.S_IMODE(found.st_mode) != mode:
+        return True
+    if kind == "dir" or found.st_ctime_ns <= mark:
+        return False
+    return found.st_size != size or content(path) != sha256
+
+
+def content(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(f"/{path}", "rb") as file:
+        while data := file.read(1 << 20):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def parent(path: str) -> str:
+    return os.path.dirname(path)
+
+
+def is_folder(there: dict[str, os.stat_result], path: str) -> bool:
+    above = parent(path)
+    return above in there and stat.S_ISDIR(there[above].st_mode)
+
+
+main()

@@ -1,0 +1,71 @@
+"""Whether pins fit the base from a registry that they go onto: what it says of its own CUDA and the like."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+from imagebuilder import catalog
+from imagebuilder.catalog import Component
+from imagebuilder.errors import Problem
+from imagebuilder.lock import BaseImage, Override
+from imagebuilder.recipe import Recipe
+from imagebuilder.resolve import debversion
+
+
+def problems(recipe: Recipe, image: BaseImage) -> list[Problem]:
+    """Find pins that contradict what the base was made with, and are not forced."""
+    found = []
+    for name, version, sign in _contradicted(recipe, image):
+        if name in recipe.override:
+            continue
+        value = ".".join(version.split(".")[: len(recipe.pins[name].split("."))])
+        found.append(
+            Problem(
+                message=f'{name} "{recipe.pins[name]}" contradicts the base {image.name}, '
+                f"which was made with {name} {version} ({sign})",
+                where=f"{recipe.name}: pins.{name}",
+                hint=f'set {name}: "{value}", choose a base made with {name} {recipe.pins[name]}, '
+                f"or force it with `override: [{name}]`",
+            )
+        )
+    return found
+
+
+def overrides(recipe: Recipe, image: BaseImage) -> tuple[Override, ...]:
+    """Record the pins that are forced against the base."""
+    return tuple(
+        Override(
+            pin=name,
+            wanted=recipe.pins[name],
+            locked=recipe.pins[name],
+            contradicts=(f"{image.name} was made with {name} {version} ({sign})",),
+        )
+        for name, version, sign in _contradicted(recipe, image)
+        if name in recipe.override
+    )
+
+
+def _contradicted(recipe: Recipe, image: BaseImage) -> list[tuple[str, str, str]]:
+    """List pin, the base's version and what says so, where the leading parts that count differ."""
+    found = []
+    components = catalog.load()
+    for name, pin in recipe.pins.items():
+        version, sign = _below(components[name], image)
+        probe = components[name].probe
+        parts = min(probe.compare if probe else 3, len(pin.split(".")), len(version.split(".")))
+        if version and pin.split(".")[:parts] != version.split(".")[:parts]:
+            found.append((name, version, sign))
+    return found
+
+
+def _below(component: Component, image: BaseImage) -> tuple[str, str]:
+    """Find the version of a component that a base shows, and where it shows it."""
+    marks = component.below
+    if marks is None:
+        return "", ""
+    if marks.env and image.env.get(marks.env):
+        return image.env[marks.env], f"{marks.env}={image.env[marks.env]}"
+    for package in image.packages:
+        if marks.apt and fnmatch(package.name, marks.apt):
+            return debversion.upstream(package.version), f"{package.name} {package.version}"
+    return "", ""
