@@ -6,12 +6,13 @@ Nothing of this host changes: the user exists in a mount namespace alone.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 USER = "elsewhere"
 UID = 4242
 DAYS = 400
-_FAKETIME = "/usr/lib/*-linux-gnu/faketime/libfaketimeMT.so.1"
+_FAKETIME = "/usr/lib/*-linux-gnu/faketime/libfaketime.so.1"
 _SUBORDINATE = 2_000_000  # the first of the ids that the user's namespace may use; no real user's
 
 # The user may read what root may, for the program under test lies wherever this project was put; no more.
@@ -24,8 +25,19 @@ umask 077
 exec setpriv --reuid={UID} --regid={UID} --clear-groups \\
     --inh-caps=+dac_read_search --ambient-caps=+dac_read_search \\
     taskset --cpu-list 0 \\
-    env "LD_PRELOAD=$(ls {_FAKETIME})" FAKETIME=+{DAYS}d FAKETIME_DONT_FAKE_MONOTONIC=1 \\
-    TZ=Asia/Kolkata LC_ALL=tr_TR.UTF-8 LANG=tr_TR.UTF-8 HOME="$folder" USER={USER} LOGNAME={USER} "$@"
+    env PATH="$folder/bin:$PATH" PYTHONPATH="$folder/lib" TZ=Asia/Kolkata \\
+    LC_ALL=tr_TR.UTF-8 LANG=tr_TR.UTF-8 HOME="$folder" USER={USER} LOGNAME={USER} "$@"
+"""
+# Python's own waits fail or hang under libfaketime: only tools have their clock from it.
+_TOOL = f"""#!/bin/sh
+exec env LD_PRELOAD="$(ls {_FAKETIME})" FAKETIME=+{DAYS}d {{tool}} "$@"
+"""
+_CLOCK = f"""
+import time
+
+_now, _now_ns = time.time, time.time_ns
+time.time = lambda: _now() + {DAYS} * 86400
+time.time_ns = lambda: _now_ns() + {DAYS} * 86400 * 10**9
 """
 
 
@@ -46,6 +58,13 @@ def command(folder: Path, *words: str | Path) -> list[str | Path]:
         place = Path("/etc", name)
         (folder / name).write_text((place.read_text() if place.exists() else "") + line)
         (folder / name).chmod(0o644)
+    for tool in ("mmdebstrap", "dpkg-deb", "date"):
+        wrapper = folder / "bin" / tool
+        wrapper.parent.mkdir(exist_ok=True)
+        wrapper.write_text(_TOOL.format(tool=shutil.which(tool)))
+        wrapper.chmod(0o755)
+    (folder / "lib").mkdir(exist_ok=True)
+    (folder / "lib" / "sitecustomize.py").write_text(_CLOCK)
     give(folder)
     return ["unshare", "--mount", "--uts", "--net", "sh", "-c", _SCRIPT, "sh", folder, *words]
 
