@@ -20,6 +20,8 @@ _SCRIPT = f"""
 set -eu
 folder=$1; shift
 for file in passwd group subuid subgid; do mount --bind "$folder/$file" "/etc/$file"; done
+# libfaketime keeps a semaphore by the number of its process, and trips over what a killed one left.
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 hostname elsewhere
 umask 077
 exec setpriv --reuid={UID} --regid={UID} --clear-groups \\
