@@ -224,7 +224,9 @@ def _texts(layer: Path, paths: Collection[str]) -> dict[str, str]:
         return found
     with _tar(layer) as tar:
         for member in tar:
-            if member.isreg() and member.size <= _TEXT_LIMIT and _path(member) in paths:
+            # What not everybody may read in the image is not shown here either: a baked key, say.
+            public = member.isreg() and member.mode & 0o004
+            if public and member.size <= _TEXT_LIMIT and _path(member) in paths:
                 data = cast("IO[bytes]", tar.extractfile(member)).read()
                 text = data.decode(errors="replace")
                 if b"\0" not in data and "�" not in text:

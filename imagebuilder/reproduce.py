@@ -12,7 +12,6 @@ from imagebuilder import layerdiff, supply
 from imagebuilder.engines import embedded
 from imagebuilder.engines.embedded import Workshop
 from imagebuilder.layerdiff import FileDifference, LayerDifference
-from imagebuilder.lock import Deb, Wheel
 from imagebuilder.plan import Plan
 from imagebuilder.store import ImageRecord, Store
 
@@ -73,9 +72,9 @@ def verify(plan: Plan, image: ImageRecord, shop: Workshop) -> Verdict:
     started = time.monotonic()
     with shop.store.work() as folder:
         other = Store(folder / "again")
-        packages: tuple[Deb | Wheel, ...] = (*shop.lock.debs, *shop.lock.wheels)
-        there = [package for package in packages if shop.store.has_download(package.sha256, package.size)]
-        supply.copy(there, shop.store, other)
+        packages = (*(shop.lock.image.layers if shop.lock.image else ()), *shop.lock.files)
+        lacking = set(supply.absent(packages, shop.store))
+        supply.copy([package for package in packages if package not in lacking], shop.store, other)
         again = embedded.build(plan, replace(shop, store=other)).image
         return Verdict(
             first=image.manifest,

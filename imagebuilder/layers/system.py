@@ -132,7 +132,8 @@ def run_in_root(layer: OsLayer, desk: Desk, last: Sequence[str], output: str = "
     # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
     env = _environment(layer) | ({"TMPDIR": str(desk.folder)} if desk.is_root else {})
     try:
-        desk.run(_command(layer, desk, last, output), timeout=_LIMIT, env=env)
+        # Not in the desk's folder: a namespace's user may not be there, and find(1) wants to come back.
+        desk.run(_command(layer, desk, last, output), timeout=_LIMIT, env=env, cwd=Path("/"))
     except CommandError as error:
         raise _explain(error, layer) from error
 

@@ -65,8 +65,9 @@ class Desk(Protocol):
         timeout: float,
         env: Mapping[str, str] | None = None,
         check: bool = True,
+        cwd: Path | None = None,
     ) -> process.Result:
-        """Run a command in the folder; as `process.run` does, with the same errors."""
+        """Run a command in the folder, or in `cwd`; as `process.run` does, with the same errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +158,11 @@ class HostDesk:
         timeout: float,
         env: Mapping[str, str] | None = None,
         check: bool = True,
+        cwd: Path | None = None,
     ) -> process.Result:
         """Run a command on this host."""
         variables = {"PATH": _path(), **(env or {})}
-        return process.run(argv, timeout=timeout, env=variables, cwd=self.folder, check=check)
+        return process.run(argv, timeout=timeout, env=variables, cwd=cwd or self.folder, check=check)
 
 
 def _path() -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 USER = "elsewhere"
 UID = 4242
 DAYS = 400
-_FAKETIME = "/usr/lib/*-linux-gnu/faketime/libfaketimeMT.so.1"
 _SUBORDINATE = 2_000_000  # the first of the ids that the user's namespace may use; no real user's
 
 # The user may read what root may, for the program under test lies wherever this project was put; no more.
@@ -24,8 +23,16 @@ umask 077
 exec setpriv --reuid={UID} --regid={UID} --clear-groups \\
     --inh-caps=+dac_read_search --ambient-caps=+dac_read_search \\
     taskset --cpu-list 0 \\
-    env "LD_PRELOAD=$(ls {_FAKETIME})" FAKETIME=+{DAYS}d FAKETIME_DONT_FAKE_MONOTONIC=1 \\
-    TZ=Asia/Kolkata LC_ALL=tr_TR.UTF-8 LANG=tr_TR.UTF-8 HOME="$folder" USER={USER} LOGNAME={USER} "$@"
+    env PYTHONPATH="$folder/lib" TZ=Asia/Kolkata \\
+    LC_ALL=tr_TR.UTF-8 LANG=tr_TR.UTF-8 HOME="$folder" USER={USER} LOGNAME={USER} "$@"
+"""
+# Only this program's clock: libfaketime does not work in the namespaces of pids that mmdebstrap makes.
+_CLOCK = f"""
+import time
+
+_now, _now_ns = time.time, time.time_ns
+time.time = lambda: _now() + {DAYS} * 86400
+time.time_ns = lambda: _now_ns() + {DAYS} * 86400 * 10**9
 """
 
 
@@ -46,6 +53,8 @@ def command(folder: Path, *words: str | Path) -> list[str | Path]:
         place = Path("/etc", name)
         (folder / name).write_text((place.read_text() if place.exists() else "") + line)
         (folder / name).chmod(0o644)
+    (folder / "lib").mkdir(exist_ok=True)
+    (folder / "lib" / "sitecustomize.py").write_text(_CLOCK)
     give(folder)
     return ["unshare", "--mount", "--uts", "--net", "sh", "-c", _SCRIPT, "sh", folder, *words]
 

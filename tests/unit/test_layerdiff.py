@@ -103,6 +103,16 @@ def test_what_is_no_text_has_no_lines(tmp_path: Path) -> None:
     assert found.line == 0
 
 
+def test_no_line_is_shown_of_what_not_everybody_may_read(tmp_path: Path) -> None:
+    found = difference(
+        tmp_path,
+        member("./root/key", b"secret one\n", mode=0o600),
+        member("./root/key", b"other\n", mode=0o600),
+    )
+    assert found.what == ("content",)
+    assert (found.line, found.first_line, found.second_line) == (0, "", "")
+
+
 def test_files_that_only_one_has_are_missing_in_the_other(tmp_path: Path) -> None:
     one = layer(tmp_path / "1", member("./a"), member("./only-here"))
     other = layer(tmp_path / "2", member("./a"), member("./there", type=tarfile.DIRTYPE))

@@ -1,0 +1,244 @@
+"""Where tools run: which way is chosen, how files travel, and how the image of the tools is made."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from docker.errors import DockerException, ImageNotFound
+
+from imagebuilder import toolbox
+from imagebuilder.errors import BuildError, EnvironmentFault, InputError
+from imagebuilder.process import Result
+from imagebuilder.site import Site, ToolsSite, detect
+from imagebuilder.toolbox import HOST, container, image
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a folder that alone is searched for tools, with all of them in it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in toolbox.NEEDED:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setattr(toolbox, "_path", lambda: str(folder))
+    return folder
+
+
+def auto() -> Site:
+    return Site(tools=ToolsSite(where="auto"))
+
+
+def test_a_host_with_the_tools_uses_its_own(path: Path) -> None:
+    assert path.is_dir()
+    assert toolbox.missing() == ()
+    assert toolbox.choose(auto()) == HOST
+
+
+@pytest.mark.parametrize("name", toolbox.NEEDED)
+def test_a_host_that_lacks_one_uses_a_container_for_all(name: str, path: Path) -> None:
+    (path / name).unlink()
+    assert toolbox.missing() == (name,)
+    assert toolbox.choose(auto()).contained
+
+
+@pytest.mark.parametrize(("where", "contained"), [("host", False), ("container", True)])
+def test_the_site_decides_whatever_there_is(where: Any, contained: bool, path: Path) -> None:
+    for tool in path.iterdir():
+        tool.unlink()
+    assert toolbox.choose(Site(tools=ToolsSite(where=where))).contained == contained
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text("tools: {where: container, image: 'mirror.example:5000/debian:trixie'}\n")
+    assert detect(file).tools == ToolsSite(where="container", image="mirror.example:5000/debian:trixie")
+    assert detect(file, tools="host").tools.where == "host"
+    assert detect().tools == ToolsSite(where="auto", image="debian:trixie-slim")
+
+
+def test_a_word_that_is_no_place_is_refused() -> None:
+    with pytest.raises(InputError, match="`docker` is none of auto, host, container"):
+        detect(tools="docker")
+
+
+@pytest.mark.parametrize("name", ["", "-v", "Debian", "a b", "x\n"])
+def test_a_name_that_is_no_image_s_is_refused(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(f"tools: {{image: {name!r}}}\n".replace("'", '"'))
+    with pytest.raises(InputError, match="is not the name of an image"):
+        detect(file)
+
+
+def test_on_this_host_the_folder_is_the_folder(tmp_path: Path) -> None:
+    with HOST.open(tmp_path, network=False) as desk:
+        assert desk.folder == tmp_path
+        assert not desk.contained
+        assert desk.is_root == (os.geteuid() == 0)
+        desk.send("nothing")
+        said = desk.run(["sh", "-c", "pwd; echo $X; echo made >made"], timeout=30, env={"X": "1"}).stdout
+        desk.bring("made")
+        assert said.split() == [str(tmp_path.resolve()), "1"]
+        assert desk.has(tmp_path / "made")
+        assert not desk.has(tmp_path / "not made")
+
+
+def unpacked(stream: Sequence[bytes]) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
+        return {member.name: member for member in tar}
+
+
+def test_files_travel_as_root_s_with_the_folders_above_them(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("x")
+    (tmp_path / "a" / "other").write_text("y")
+    found = unpacked(list(container._packed(tmp_path, ["a/b"])))
+    assert set(found) == {"a", "a/b", "a/b/file"}
+    assert {(member.uid, member.gid, member.uname) for member in found.values()} == {(0, 0, "")}
+    assert "a/other" in unpacked(list(container._packed(tmp_path, [""])))
+
+
+def tar_of(*members: tuple[str, bytes | None]) -> tarfile.TarFile:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.type = tarfile.DIRTYPE if content is None else tarfile.REGTYPE
+            info.size = len(content or b"")
+            tar.addfile(info, io.BytesIO(content or b""))
+    blocks = iter([buffer.getvalue()[:700], buffer.getvalue()[700:]])
+    return tarfile.open(fileobj=container._Reader(blocks), mode="r|")
+
+
+def test_what_comes_back_goes_where_it_was_asked_for(tmp_path: Path) -> None:
+    with tar_of(("out", None), ("out/deep", None), ("out/deep/file", b"x" * 3000)) as tar:
+        container._unpack(tar, tmp_path / "out")
+    assert (tmp_path / "out" / "deep" / "file").read_bytes() == b"x" * 3000
+    with tar_of(("layer.tar", b"bytes")) as tar:
+        container._unpack(tar, tmp_path / "layer.tar")
+    assert (tmp_path / "layer.tar").read_bytes() == b"bytes"
+
+
+def test_an_archive_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    with tar_of(("out/../../stolen", b"x")) as tar, pytest.raises(BuildError, match="has an entry"):
+        container._unpack(tar, tmp_path / "place" / "out")
+    assert not (tmp_path.parent / "stolen").exists()
+
+
+class FakeDesk:
+    """A container that keeps what it was asked; commands that hold a word of `failing` fail."""
+
+    def __init__(self, *, lacking: str = "mmdebstrap", failing: str = "nothing") -> None:
+        self.ran: list[tuple[str, dict[str, str]]] = []
+        self.files: dict[str, bytes] = {}
+        self.container = "c"
+        self.kept: list[tuple[str, str]] = []
+        self._lacking, self._failing = lacking, failing
+        api = SimpleNamespace(commit=lambda _id, repository, tag: self.kept.append((repository, tag)))
+        self.engine = SimpleNamespace(client=SimpleNamespace(api=api))
+
+    def put(self, place: str, data: bytes) -> None:
+        self.files[place] = data
+
+    def run(self, argv: Sequence[str], *, timeout: float, env: Any = None, check: bool = True) -> Result:
+        assert timeout
+        line = " ".join(argv)
+        self.ran.append((line, dict(env or {})))
+        if "command -v" in line:
+            return Result(argv=tuple(argv), code=0, stdout=self._lacking, stderr="")
+        code = 100 if self._failing in line and not check else 0
+        return Result(
+            argv=tuple(argv), code=code, stdout="", stderr="E: http://me:secret@mirror.example" * code
+        )
+
+
+def test_the_tools_are_installed_at_a_fixed_version_through_the_site(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("CA")
+    site = Site(
+        proxies=(("http", "http://proxy.example:3128"),),
+        ca_bundle=ca,
+        apt_options=(("Acquire::Retries", "3"), ("Acquire::https::CaInfo", str(ca))),
+    )
+    desk = FakeDesk()
+    name = image.make("sha256:base", desk, site)  # type: ignore[arg-type]
+    installing, env = next(entry for entry in desk.ran if " install " in entry[0])
+    assert "mmdebstrap=1.5.7-*" in installing
+    assert "-oAcquire::Retries=3" in installing
+    assert str(ca) not in installing
+    assert env["http_proxy"] == "http://proxy.example:3128"
+    assert list(desk.files.values()) == [b"CA"]
+    assert all(place in desk.ran[-1][0] for place in desk.files), "the CA is removed before the image is kept"
+    assert [":".join(entry) for entry in desk.kept] == [name]
+    assert name.startswith("imagebuilder-tools:")
+
+
+def test_a_mirror_of_another_distribution_gives_way_to_the_image_s_own_sources() -> None:
+    desk = FakeDesk(failing="imagebuilder.list")
+    image.make("sha256:base", desk, Site(apt_mirror="http://mirror.example/ubuntu"))  # type: ignore[arg-type]
+    asked = [line for line, _ in desk.ran if line.startswith("apt-get")]
+    assert ["imagebuilder.list" in line for line in asked] == [True, False, False]
+    assert len(desk.kept) == 1
+
+
+def test_an_installation_that_fails_says_so_without_passwords() -> None:
+    desk = FakeDesk(failing="update")
+    with pytest.raises(EnvironmentFault) as caught:
+        image.make("sha256:base", desk, Site())  # type: ignore[arg-type]
+    assert "mmdebstrap could not be installed" in str(caught.value)
+    assert "tools: {image: ...}" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert desk.kept == []
+
+
+def test_an_image_that_is_not_debian_s_is_refused() -> None:
+    with pytest.raises(EnvironmentFault, match="has no apt-get"):
+        image.make("sha256:base", FakeDesk(lacking="apt-get mmdebstrap"), Site())  # type: ignore[arg-type]
+
+
+def engine(images: Any) -> Any:
+    return SimpleNamespace(client=SimpleNamespace(images=images), kind="docker")
+
+
+def raising(error: Exception) -> Any:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_an_image_of_another_machine_is_pulled_for_the_right_one() -> None:
+    pulled: list[str] = []
+
+    def pull(name: str, *, platform: str) -> Any:
+        pulled.append(f"{name} {platform}")
+        return SimpleNamespace(id="sha256:right")
+
+    found = SimpleNamespace(id="sha256:wrong", attrs={"Architecture": "arm64"})
+    fake = engine(SimpleNamespace(get=lambda _name: found, pull=pull))
+    assert image.find(fake, "debian:trixie-slim", "linux/amd64") == "sha256:right"
+    assert pulled == ["debian:trixie-slim linux/amd64"]
+    found.attrs["Architecture"] = "amd64"
+    assert image.find(fake, "debian:trixie-slim", "linux/amd64") == "sha256:wrong"
+
+
+def test_an_image_that_cannot_be_pulled_names_the_setting() -> None:
+    images = SimpleNamespace(get=raising(ImageNotFound("no")), pull=raising(DockerException("no route")))
+    with pytest.raises(EnvironmentFault) as caught:
+        image.find(engine(images), "debian:trixie-slim", "linux/amd64")
+    assert "cannot pull: no route" in str(caught.value)
+    assert "tools: {image: ...}" in str(caught.value)
+
+
+def test_the_image_s_key_changes_with_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = image._name("sha256:1")
+    assert image._name("sha256:2") != one
+    monkeypatch.setattr(image, "PACKAGES", ("mmdebstrap=1.6-*",))
+    assert image._name("sha256:1") != one
