@@ -28,7 +28,7 @@ Size = Annotated[int, Field(ge=0)]
 # A file's name, never a path: what the lock says is joined to folders of the store.
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+~%!-]*$", max_length=255)]
 # What a lock says ends up in commands, in names of files and in front of people: so nothing that could be a
-# path, an option or an escape. Debian's names: Policy 5.6.1 and 5.6.12.
+# path, an option or an escape. Debian's names, which components have as well: Policy 5.6.1 and 5.6.12.
 WheelName = Annotated[str, Field(pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$", max_length=200)]
 DebName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*$", max_length=200)]
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+:~!_-]*$", max_length=200)]
