@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
@@ -193,9 +194,10 @@ def _existing(locations: tuple[str, ...], what: str) -> tuple[str, ...]:
     kept = []
     for location in locations:
         path = hostconfig.local_path(location)
-        if path is None or ("://" in location and path.is_dir()):
+        there = path is not None and _is(path, Path.exists)
+        if path is None or (there and "://" in location and path.is_dir()):
             kept.append(location)
-        elif path.exists():
+        elif there:
             kept.append(str(path.resolve()))
         else:
             log.warning("%s %s is not there and is left out", what, redact(location))
@@ -312,9 +314,10 @@ def _read(path: Path) -> _SiteFile:
 
     def file(name: str, keys: tuple[str, ...], what: str) -> str:
         """Make a path absolute; there must be a file."""
-        place = (path.parent / Path(name).expanduser()).resolve()
-        if not place.is_file():
-            message, hint = f"there is no file {place}", f"name a PEM file with {what}"
+        place = _resolved(path.parent, name)
+        if not _is(place, Path.is_file):
+            message = f"there is no file {yamlfile.printable(str(place))}"
+            hint = f"name a PEM file with {what}"
             problems.append(Problem(message=message, where=document.where(keys), hint=hint))
         return str(place)
 
@@ -340,12 +343,28 @@ def _read(path: Path) -> _SiteFile:
         changes["registries"] = registries
     if given.wheel_folders:
         changes["wheel_folders"] = tuple(
-            folder if "://" in folder else str((path.parent / Path(folder).expanduser()).resolve())
+            folder if "://" in folder else str(_resolved(path.parent, folder))
             for folder in given.wheel_folders
         )
     if problems:
         raise InputError.of(problems)
     return given.model_copy(update=changes)
+
+
+def _resolved(folder: Path, name: str) -> Path:
+    """Make a path absolute; one that no file can have stays as it is, and is found not to be there."""
+    try:
+        return (folder / Path(name).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return folder / name
+
+
+def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
+    """Ask about a path that may be one that no file can have."""
+    try:
+        return kind(path)
+    except (OSError, ValueError):
+        return False
 
 
 def _registry(given: _Registry) -> RegistrySite:

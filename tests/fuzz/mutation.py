@@ -260,7 +260,7 @@ def tar_file(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
         return any_bytes(rng, data, others)
     try:
         plain = bytearray(gzip.decompress(data))
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return any_bytes(rng, data, others)
     for _ in range(rng.choice((1, 2))):
         at = 512 * rng.randrange(max(len(plain) // 512, 1))
