@@ -63,7 +63,8 @@ def find(host: str, environment: Mapping[str, str] = os.environ) -> Credentials:
     path = Path(folder) / "config.json"
     config = _read(path)
     key = _HUB_KEY if host == DOCKER_HUB else host
-    helper = _mapping(config, "credHelpers", path).get(host) or config.get("credsStore")
+    helpers = _mapping(config, "credHelpers", path)
+    helper = helpers.get(host) or helpers.get(key) or config.get("credsStore")
     if helper:
         found = _ask_helper(str(helper), key, path)
         if found:
