@@ -32,7 +32,7 @@ _METADATA = re.compile(r"(?:.*/)?([^/]+)-[^/-]+\.dist-info/METADATA")
 _FORMAT = re.compile(r"^Format:.*copyright-format/1\.0", re.IGNORECASE | re.MULTILINE)
 # A copyright file of a megabyte exists; a licence's whole text in the `License` field too.
 _LIMIT = 16_000_000
-_LARGEST_FILE = 1 << 35
+_LARGEST_FILE = 1 << 33
 _LONGEST_NAME = 100
 _REFERENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 _MOST_LICENCES = 200

@@ -64,6 +64,7 @@ def cache_verify(
     ] = False,
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
+    as_json: Json = False,
 ) -> None:
     """Hash every blob and download again, and name those that are not what they should be."""
     from imagebuilder import cache
@@ -76,7 +77,10 @@ def cache_verify(
         live.begin("verify", str(where.root), "reading", cache.usage(where).total)
         damages = cache.verify(where, lambda count: live.advance("verify", count), remove=fix)
         live.end("verify", str(where.root), "failed" if damages else "done")
-    for damage in damages:
+    if as_json:
+        rows = [{"path": str(damage.path), "reason": damage.reason} for damage in damages]
+        out_json({"folder": str(where.root), "damages": rows, "removed": fix})
+    for damage in () if as_json else damages:
         out(f"{damage.path}: {damage.reason}" + (", removed" if fix else ""))
     if damages and not fix:
         raise StoreError(
@@ -84,13 +88,15 @@ def cache_verify(
             where=str(where.root),
             hint="run: imagebuilder cache verify --fix",
         )
-    out("everything is what it should be" if not damages else "build again to replace what was removed")
+    if not as_json:
+        out("everything is what it should be" if not damages else "build again to replace what was removed")
 
 
 @cache_app.command("prune")
 def cache_prune(
     keep: Annotated[str, typer.Option("--keep", metavar="SIZE", help="Bytes to keep, e.g. 20GB.")] = "0",
     store: StoreFolder = None,
+    as_json: Json = False,
 ) -> None:
     """Remove what was not used for longest, until the store takes no more than SIZE."""
     from imagebuilder import cache
@@ -98,4 +104,7 @@ def cache_prune(
     from imagebuilder.workflow import parse_size
 
     pruned = cache.prune(open_store(store), parse_size(keep))
+    if as_json:
+        out_json(dataclasses.asdict(pruned))
+        return
     out(f"removed {pruned.files} files, {human(pruned.bytes)}")

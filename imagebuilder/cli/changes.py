@@ -58,15 +58,22 @@ def update(
     site: SiteFile = None,
     tools: ToolsPlace = "",
     store: StoreFolder = None,
+    as_json: Json = False,
 ) -> None:
     """Move every pin to the newest version with which the others still fit, and lock again."""
     from imagebuilder import diff as diffs
     from imagebuilder.workflow import update_pins
 
     before, after, pins = update_pins(recipe_file, site, open_store(store), write=not dry_run, tools=tools)
+    found = diffs.compare(before, after)
+    if as_json:
+        moved = {name: {"before": old, "after": new} for name, (old, new) in pins.items()}
+        told = {"recipe": str(recipe_file), "written": not dry_run, "moved": moved, "same": found.same}
+        out_json({**told, **dataclasses.asdict(found)})
+        return
     for name, (old, new) in pins.items():
         out(f"{recipe_file}: {name}: {old} -> {new}")
-    show(diffs.compare(before, after), before.name, after.name)
+    show(found, before.name, after.name)
     if dry_run:
         out("nothing was written")
     elif before != after or pins:

@@ -56,6 +56,7 @@ def fetch(
     tools: ToolsPlace = "",
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
+    as_json: Json = False,
 ) -> None:
     """Download all that building and testing will need, so that both work without a network afterwards."""
     from imagebuilder import supply
@@ -69,6 +70,7 @@ def fetch(
     where = open_store(store)
     target = Store(output.absolute()) if output is not None else None
     locks = [(path, locked) for path in recipe_files for locked, _ in read_plans(path, platform)]
+    rows: list[dict[str, object]] = []
     for path, locked in locks:
         surroundings = detect(site, distribution=locked.base.partition(":")[0], tools=tools)
         packages = (*(locked.image.layers if locked.image else ()), *locked.files)
@@ -89,11 +91,14 @@ def fetch(
             supply.copy(packages, where, target)
             for file in data:
                 target.take_download(file, file.name)
-        out(
-            f"{path}: {human(sum(p.size for p in lacking))} fetched, "
-            f"{human(sum(p.size for p in packages))} in {len(packages)} packages"
-        )
-    if target is not None:
+        fetched, size = sum(p.size for p in lacking), sum(p.size for p in packages)
+        row = {"recipe": str(path), "architecture": locked.architecture, "packages": len(packages)}
+        rows.append({**row, "bytes": size, "fetched_bytes": fetched})
+        if not as_json:
+            out(f"{path}: {human(fetched)} fetched, {human(size)} in {len(packages)} packages")
+    if as_json:
+        out_json({"store": str((target or where).root), "recipes": rows})
+    elif target is not None:
         out(f"wrote {target.root}; next: imagebuilder build --store {target.root} RECIPE")
 
 

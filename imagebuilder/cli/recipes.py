@@ -95,6 +95,7 @@ def lock(
     site: SiteFile = None,
     tools: ToolsPlace = "",
     store: StoreFolder = None,
+    as_json: Json = False,
 ) -> None:
     """Resolve a recipe to exact bytes and write its lock beside it. What still fits stays as it was."""
     from imagebuilder import lock as locks
@@ -111,6 +112,21 @@ def lock(
     path = Path(files[0])
     found = update_lock(path, site, names if upgrade else None, open_store(store), tools=tools)
     previous, made = found
+    if as_json:
+        sections = [
+            {
+                "platform": name,
+                "pins": section.pins,
+                "debs": len(section.debs),
+                "wheels": len(section.wheels),
+                "builds": len(section.builds),
+            }
+            for name, section in zip(made.platforms, made.sections, strict=True)
+        ]
+        changes = [] if made == previous else lock_changes(previous, made)
+        told = {"lock": str(locks.path_for(path)), "written": made != previous, "platforms": sections}
+        out_json({**told, "changes": changes, "notes": list(lock_notes(path, made))})
+        return
     if made == previous:
         out(f"{locks.path_for(path)} is current")
         return

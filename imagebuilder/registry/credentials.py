@@ -63,9 +63,10 @@ def find(host: str, environment: Mapping[str, str] = os.environ) -> Credentials:
     path = Path(folder) / "config.json"
     config = _read(path)
     key = _HUB_KEY if host == DOCKER_HUB else host
-    helper = _mapping(config, "credHelpers", path).get(host) or config.get("credsStore")
+    helpers = _mapping(config, "credHelpers", path)
+    helper = helpers.get(host) or helpers.get(key) or config.get("credsStore")
     if helper:
-        found = _ask_helper(str(helper), key, path)
+        found = _ask_helper(helper, key, path)
         if found:
             return found
     for name, entry in _mapping(config, "auths", path).items():
@@ -127,10 +128,10 @@ def _entry(entry: Any, name: str, path: Path) -> Credentials:
     return Credentials(user=str(entry.get("username") or ""), password=str(entry.get("password") or ""))
 
 
-def _ask_helper(helper: str, key: str, path: Path) -> Credentials:
+def _ask_helper(helper: Any, key: str, path: Path) -> Credentials:
     """Run `docker-credential-<helper> get`: the host on its input, JSON on its output."""
-    if not _HELPER.fullmatch(helper):
-        raise InputError(f"`{printable(helper)}` is not a credential helper's name", where=str(path))
+    if not isinstance(helper, str) or not _HELPER.fullmatch(helper):
+        raise InputError(f"`{printable(str(helper))}` is not a credential helper's name", where=str(path))
     command = f"docker-credential-{helper}"
     result = run([command, "get"], stdin=key, timeout=_HELPER_SECONDS, check=False)
     if result.code != 0:

@@ -51,7 +51,7 @@ class Feed:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One reader of what others write; `commands` are the programs that it may start."""
+    """One reader of what others write; `commands` are patterns of the programs that it may start."""
 
     name: str
     ready: Callable[[Path], AbstractContextManager[Feed]]
@@ -316,7 +316,7 @@ def signing_key(_folder: Path) -> Iterator[Feed]:
     yield Feed(seeds=servers.keys(), run=run)
 
 
-@_target(json_document)
+@_target(json_document, "docker-credential-*")
 def docker_config(_folder: Path) -> Iterator[Feed]:
     config = {
         "auths": {

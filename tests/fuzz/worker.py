@@ -24,6 +24,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,14 @@ class Watch:
             # The source of a link is text; what is made is the second.
             self._inside(name, arguments[1])
         elif name in {"os.system", "os.exec", "os.posix_spawn"} or (
-            name == "subprocess.Popen" and Path(str(arguments[1][0])).name not in self._commands
+            name == "subprocess.Popen" and not self._may_run(arguments[1][0])
         ):
             self._caught(f"{name}: {arguments[:2]!r}")
         elif name == "socket.connect" and not str(arguments[1][0]).startswith(("127.", "::1", "/")):
             self._caught(f"connects to {arguments[1]!r}")
+
+    def _may_run(self, command: Any) -> bool:
+        return any(fnmatch(Path(os.fsdecode(command)).name, pattern) for pattern in self._commands)
 
     def _inside(self, event: str, path: Any) -> None:
         if isinstance(path, int):

@@ -119,3 +119,10 @@ def test_a_broken_config_is_an_error_with_its_place(tmp_path: Path, config: obje
 
 def test_no_secret_shows() -> None:
     assert "secret" not in repr(Credentials(user="alice", password="secret", identity_token="secret"))
+
+
+def test_the_helper_of_docker_hub_has_the_key_of_its_entry(tmp_path: Path) -> None:
+    config = {"credHelpers": {"https://index.docker.io/v1/": "no-such-helper"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EnvironmentFault, match="docker-credential-no-such-helper"):
+        find("docker.io", {"DOCKER_CONFIG": str(tmp_path)})
