@@ -120,6 +120,8 @@ def _platform(value: str) -> str:
 
 def _sorted(values: tuple[str, ...]) -> tuple[str, ...]:
     """Put platforms in order: how a recipe lists them changes nothing."""
+    if not values:
+        raise yamlfile.Invalid("names no platform", f"leave the key out for {known_platforms.DEFAULT}")
     return tuple(sorted(values))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import jinja2
 
+from imagebuilder import platforms
 from imagebuilder.lock import Wheel
 from imagebuilder.plan import (
     BuiltLayer,
@@ -73,6 +74,8 @@ def render(plan: Plan, template: str) -> str:
     environment.filters["json"] = json.dumps
     return environment.from_string(template).render(
         name=plan.name,
+        # What the most have goes without saying.
+        platform="" if plan.platform == platforms.DEFAULT else plan.platform,
         tag=plan.tag,
         base=_base(plan, system),
         imported=isinstance(system, UpperOsLayer),

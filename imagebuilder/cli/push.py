@@ -269,10 +269,12 @@ def _gates(target: str, image: ImageRecord, store: Store, site: Site, live: Prog
 
     marks = leaks.marks(site, Path.home(), store.root)
     size = sum(layer.record.size for layer in image.layers)
-    row = f"scan {image.platform}"
-    live.begin(row, f"secrets in {image.name}", "searching", size)
+    row, title = f"scan {image.platform}", f"secrets in {image.name}"
+    if len(image.siblings) > 1:
+        title += f" for {image.platform}"
+    live.begin(row, title, "searching", size)
     scan = leaks.scan(image, store, marks, advance=lambda count: live.advance(row, count))
-    live.end(row, f"secrets in {image.name}", "failed" if scan.findings else "done", scan.bytes)
+    live.end(row, title, "failed" if scan.findings else "done", scan.bytes)
     return (
         Gate(name="recipe", check=lambda: require_in_step(target, store, image.platform)),
         Gate(name="smoke-test", check=lambda: registry.require_proof(image, store)),

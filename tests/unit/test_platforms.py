@@ -165,6 +165,9 @@ def test_plan_and_render_know_the_platforms(tmp_path: Path) -> None:
     assert command("render", path, "--output", tmp_path / "x.Dockerfile")[0] == 0
     names = sorted(file.name for file in tmp_path.glob("*.Dockerfile"))
     assert names == ["x.amd64.Dockerfile", "x.arm64.Dockerfile"]
+    amd, arm = ((tmp_path / name).read_text() for name in names)
+    assert "docker buildx build --platform linux/arm64 --file both.arm64.Dockerfile" in arm
+    assert "docker buildx build --file both.Dockerfile" in amd
 
 
 # Running another machine's programs
