@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 from imagebuilder import process, toolbox
 from imagebuilder.containers.engine import Engine
-from imagebuilder.errors import EnvironmentFault
+from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.progress import no_advance
 from imagebuilder.site import Site, ToolsSite, detect
@@ -96,14 +97,14 @@ def test_the_os_layer_made_in_a_container_is_the_same_bytes(
     assert list((store.root / "work").iterdir()) == []
 
 
-def test_a_package_that_fails_in_a_container_is_named_as_on_a_host(
+def test_a_file_that_holds_another_package_is_refused_in_a_container_too(
     small_os: SmallOs, tools: Toolbox, tmp_path: Path
 ) -> None:
-    debs = dict(small_os.debs)
-    one, other = (next(deb for deb in small_os.layer.debs if deb.name == name) for name in ("bash", "dash"))
-    debs[one.sha256] = debs[other.sha256]
-    with pytest.raises(Exception, match=r"bash\.deb holds the package dash"):
-        build_os_layer(small_os.layer, debs, Store(tmp_path / "store"), no_advance, tools)
+    others = [deb for deb in small_os.layer.debs if deb.name != "bash"]
+    (bash,) = (deb for deb in small_os.layer.debs if deb.name == "bash")
+    layer = dataclasses.replace(small_os.layer, debs=(*others, bash.model_copy(update={"name": "brush"})))
+    with pytest.raises(BuildError, match=r"brush\.deb holds the package bash"):
+        build_os_layer(layer, small_os.debs, Store(tmp_path / "store"), no_advance, tools)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
