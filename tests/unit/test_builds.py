@@ -219,7 +219,8 @@ def test_the_dockerfile_has_a_stage_for_each() -> None:
     assert text.count("RUN --network=none") == 2
     assert "COPY --link --from=compiled-mpi4py /out/ /" in text
     assert "make install-strip\n" in text
-    assert "://" not in text
+    # A folder in the place of the base is this host's, not a place to fetch from.
+    assert "://" not in text.replace("oci-layout://FOLDER", "")
 
 
 def test_the_request_of_a_recipe_without_builds_hashes_as_before() -> None:
