@@ -220,7 +220,8 @@ def test_the_dockerfile_has_a_stage_for_each(tmp_path: Path) -> None:
     assert text.count("RUN --network=none") == 2
     assert "COPY --link --from=compiled-mpi4py /out/ /" in text
     assert "make install-strip\n" in text
-    assert "http" not in text.replace("https_proxy", "").replace("Acquire::https", "")
+    # A folder in the place of the base is this host's, not a place to fetch from.
+    assert "://" not in text.replace("oci-layout://FOLDER", "")
     (tmp_path / "Dockerfile").write_text(text)
     linter = Path(sys.executable).parent / "hadolint"
     settings = samples.ROOT / ".hadolint.yaml"
