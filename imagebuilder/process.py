@@ -163,6 +163,9 @@ def _start(
         ) from error
     except PermissionError as error:
         raise EnvironmentFault(f"`{words[0]}` may not be run: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        # Words that are too long, or too many of them, or one with a zero byte.
+        raise EnvironmentFault(f"`{words[0][:80]}` cannot be run: {error.__class__.__name__}") from error
 
 
 def _signal(child: subprocess.Popen[str], number: int) -> None:

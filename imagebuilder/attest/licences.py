@@ -277,7 +277,7 @@ def _members(store: Store, digest: str) -> Iterator[tuple[tarfile.TarInfo, tarfi
     try:
         with tarstream.open_layer(path) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:
-                _require_end(member)
+                _require_end(tar, member)
                 yield member, tar
     except tarstream.errors() as error:
         raise StoreError(
@@ -285,10 +285,14 @@ def _members(store: Store, digest: str) -> Iterator[tuple[tarfile.TarInfo, tarfi
         ) from error
 
 
-def _require_end(member: tarfile.TarInfo) -> None:
-    """Refuse a file that cannot be: to skip it, tarfile would read on past the end of the layer, for days."""
-    if member.size > _LARGEST_FILE:
-        raise tarfile.ReadError(f"a file of {member.size} bytes")
+def _require_end(tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    """Refuse a file that cannot be: to skip it, tarfile would read on past the end of the layer, for days.
+
+    Where the next header would be says it for all kinds; the size of a sparse file is another one.
+    """
+    size = tar.offset - member.offset_data
+    if size > _LARGEST_FILE:
+        raise tarfile.ReadError(f"a file of {size} bytes")
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

@@ -24,7 +24,7 @@ from imagebuilder.yamlfile import printable
 log = logging.getLogger(__name__)
 
 _LIMIT = 4_000_000
-_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Docker Hub's entry has the name of a service that is long gone.
 _HUB_KEY = "https://index.docker.io/v1/"
 # The user name with which a helper marks its secret as an identity token.
