@@ -240,7 +240,7 @@ def test_it_runs_and_holds_what_it_says(made: Made, engine: DockerClient, world:
     reference = f"on-a-base:{made.image.tag}"
     script = (
         "set -e; test ! -e /usr/share/doc/apt/copyright; cat /usr/lib/x86_64-linux-gnu/libnccl2.so; "
-        'test -x /opt/base-tool || test -e /opt/base-tool; test -z "$(dpkg --audit)"; '
+        'test -e /opt/base-tool; test -z "$(dpkg --audit)"; '
         "apt-mark showhold; python -c 'import sys; print(sys.prefix)'; id -un"
     )
     try:

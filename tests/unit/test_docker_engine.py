@@ -269,3 +269,31 @@ def test_the_os_stage_has_not_changed_without_its_format() -> None:
     start = text.index("\nFROM debian:trixie AS os\n")
     stage = text[start : text.index("\nIMAGEBUILDER_END_OF_FILE\n", start)]
     assert {DockerOsLayer.FORMAT: hashlib.sha256(stage.encode()).hexdigest()[:12]} == {1: "d422dfc4309c"}
+
+
+def on_a_registry_image() -> tuple[Plan, str]:
+    image = samples.base_image()
+    lock = samples.lock(image=image, format=2)
+    plan = plans.plan(samples.recipe(base={"image": image.name}), lock, ())
+    return plan, f"{image.name}@{image.digest}"
+
+
+def test_a_registry_image_is_not_flattened_into_a_layer(false_docker: Path, store: Store) -> None:
+    plan, _ = on_a_registry_image()
+    _, shop = planned(store)
+    with pytest.raises(InputError, match="stands on an image of a registry") as caught:
+        docker.build(plan, shop, Means())
+    assert "--pure" in caught.value.problems[0].hint
+    assert not (false_docker / "asked").exists()
+
+
+def test_the_dockerfile_alone_starts_from_the_registry_image(false_docker: Path, store: Store) -> None:
+    plan, name = on_a_registry_image()
+    _, shop = planned(store)
+    made = docker.build_pure(plan, shop, Means(), load=True)
+    assert made.digest == DIGEST
+    text = (false_docker / "Dockerfile").read_text()
+    assert f"\nFROM {name} AS os\nUSER 0:0\n" in text
+    assert "--allow-change-held-packages" in text
+    (build,) = [line for line in (false_docker / "asked").read_text().splitlines() if "buildx build" in line]
+    assert "--build-context" not in build
