@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from imagebuilder import platforms
-from imagebuilder.lock import Deb, Lock, Wheel
+from imagebuilder.lock import BaseLayer, Deb, Lock, Wheel
 from imagebuilder.plan import BuiltLayer, ImportedLayer, Layer, Plan
 from imagebuilder.store import ImageRecord, Store
 
@@ -158,15 +158,17 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
             Part(
                 identity=record.digest if record else blob.digest if blob else f"key:{layer.key}",
                 title=layer.title,
-                size=record.size if record else blob.size if blob else sum(p.size for p in packages),
+                size=record.size if record else sum(package.size for package in packages),
                 measured=record is not None or blob is not None,
             )
         )
     return Side(name=name, pins=lock.pins, packages=_packages(lock), layers=tuple(parts))
 
 
-def packages_of(layer: Layer) -> tuple[Deb | Wheel, ...]:
-    """List the packages that are in a layer; of one that is compiled, none are."""
+def packages_of(layer: Layer) -> tuple[Deb | Wheel | BaseLayer, ...]:
+    """List the packages that are in a layer, or the blob that it is; one that is compiled has none."""
+    if isinstance(layer, ImportedLayer):
+        return (layer.blob,)
     return (
         () if isinstance(layer, BuiltLayer) else (*getattr(layer, "debs", ()), *getattr(layer, "wheels", ()))
     )
