@@ -185,12 +185,14 @@ def nvidia_layers(base: bytes, deb: Path, key: bytes) -> tuple[Layer, Layer]:
     control = process.run(["dpkg-deb", "--field", deb], timeout=60).stdout
     first, _, rest = control.partition("\n")
     library = "usr/lib/x86_64-linux-gnu/cuda-cudart-12-8.so"
+    content = b"cuda-cudart-12-8 12.8.57-1\n"
+    md5sum = hashlib.md5(content, usedforsecurity=False).hexdigest()
     package = tar_of(
         {
-            # Through the link that Debian has at /lib, as careless tools write it.
-            f"{library}": b"cuda-cudart-12-8 12.8.57-1\n",
+            library: content,
             "var/lib/dpkg/status": f"{status}\n{first}\nStatus: hold ok installed\n{rest}".encode(),
             "var/lib/dpkg/info/cuda-cudart-12-8.list": f"/.\n/{library}\n".encode(),
+            "var/lib/dpkg/info/cuda-cudart-12-8.md5sums": f"{md5sum}  {library}\n".encode(),
             "opt/base-tool": b"#!/bin/sh\n",
         }
     )
