@@ -281,7 +281,7 @@ def on_a_registry_image() -> tuple[Plan, str]:
 def test_a_registry_image_is_not_flattened_into_a_layer(false_docker: Path, store: Store) -> None:
     plan, _ = on_a_registry_image()
     _, shop = planned(store)
-    with pytest.raises(InputError, match="stands on an image of a registry") as caught:
+    with pytest.raises(InputError, match="would no longer be the registry") as caught:
         docker.build(plan, shop, Means())
     assert "--pure" in caught.value.problems[0].hint
     assert not (false_docker / "asked").exists()
