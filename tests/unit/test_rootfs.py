@@ -145,6 +145,9 @@ def test_a_login_shell_keeps_what_the_container_was_started_with(tmp_path: Path)
     [
         ("/usr/lib:/usr/lib/x86_64-linux-gnu/pmix2/lib:", None),
         ("/usr/lib:/usr/lib/x86_64-linux-gnu/pmix2/lib:/a:/b", "/a:/b"),
+        ("/usr/local/lib:/usr/local/lib:", None),
+        ("/usr/local/lib:/usr/local/lib:/a", "/a"),
+        ("/usr/local/lib", "/usr/local/lib"),
         (
             "/a:/usr/lib:/usr/lib/x86_64-linux-gnu/pmix2/lib:",
             "/a:/usr/lib:/usr/lib/x86_64-linux-gnu/pmix2/lib:",
