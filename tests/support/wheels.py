@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from imagebuilder.layers.wheel import build_wheel_layer
 from imagebuilder.lock import Wheel
 from imagebuilder.plan import WheelLayer
@@ -85,7 +87,12 @@ def locked(path: Path, file: str = "") -> Wheel:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     size = path.stat().st_size
     return Wheel(
-        name=name, version=version, file=file or path.name, size=size, sha256=digest, component="python"
+        name=canonicalize_name(name),
+        version=version,
+        file=file or path.name,
+        size=size,
+        sha256=digest,
+        component="python",
     )
 
 
