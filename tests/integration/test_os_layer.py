@@ -7,7 +7,6 @@ import gzip
 import os
 import tarfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from docker import DockerClient
@@ -20,7 +19,6 @@ from imagebuilder.resolve import debian
 from imagebuilder.resolve.request import Request
 from imagebuilder.site import Site, detect
 from imagebuilder.store import LayerRecord, Store
-from tests.integration.conftest import SmallOs
 from tests.support import oslayer
 
 
@@ -124,22 +122,6 @@ def test_it_works_as_a_system(made: LayerRecord, store: Store, engine: DockerCli
         engine.images.remove(name, force=True)
     assert "mpirun (Open MPI) 5.0.7" in said
     assert "uid=1000(trainer) gid=0(root)" in said
-
-
-def test_two_builds_in_different_surroundings_give_the_same_bytes(
-    small_os: SmallOs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    monkeypatch.setenv("LC_ALL", "C")
-    monkeypatch.setenv("PYTHONHASHSEED", "7")
-    monkeypatch.setenv("PERL_HASH_SEED", "3")
-    before = os.umask(0o077)
-    try:
-        store = Store(tmp_path / "another store")
-        second = build_os_layer(small_os.layer, small_os.debs, store, no_advance)
-    finally:
-        os.umask(before)
-    assert second == small_os.record
 
 
 def test_conflicts_with_the_real_archive_name_what_it_has(asked: Request, site: Site) -> None:

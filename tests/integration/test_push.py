@@ -261,10 +261,10 @@ def test_the_command_line_refuses_says_why_and_records_what_is_waived(
     assert [tag for tag, _ in json.loads(moved.stdout)["moved"]] == ["x", "tag1", "0" * 12]
 
 
-@pytest.mark.parametrize("name", ["cpu-mpi", "cuda12-torch"])
-def test_shipped_images_hold_no_secret(name: str, built: Built, store: Store) -> None:
-    built(RECIPES / f"{name}.yaml")
-    image = store.image(name)
+def test_a_shipped_image_holds_no_secret(built: Built, store: Store) -> None:
+    """cuda12-torch is searched by its push in test_main_job."""
+    built(RECIPES / "cpu-mpi.yaml")
+    image = store.image("cpu-mpi")
     assert image
     found = scan(image, store, marks(detect(), Path("/home/builder"), store.root))
     assert [f"{title}: {finding}" for title, finding in found.findings] == []
