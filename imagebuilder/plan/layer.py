@@ -1,0 +1,276 @@
+"""The kinds of layers that an image has, and their keys.
+
+A layer's `key` is the hash of all that determines its bytes, with a format version, so that an engine can ask
+its store whether the layer is there before it makes anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from imagebuilder import catalog
+from imagebuilder.lock import BaseLayer, Deb, Source, Wheel
+
+VENV = catalog.VENV
+# Where the entrypoint of an image with `ssh: {keys: baked}` finds them.
+BAKED_KEYS = "/etc/imagebuilder/keys"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One path of a files layer. `kind` is `file`, `dir` or `link` (then `text` is the target)."""
+
+    path: str
+    kind: str
+    mode: int
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """The image's user; `name` is `root` where no other is made. `uid` is numeric, the group is always 0."""
+
+    name: str
+    uid: int
+    home: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OsLayer:
+    """The Debian packages, configured; and the user and the empty venv that need a running system to make."""
+
+    distribution: str
+    suite: str
+    architecture: str
+    debs: tuple[Deb, ...]
+    user: User
+    python: str
+    venv: str = VENV
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.distribution} {self.suite}, {len(self.debs)} packages"
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """Sections of the archive that packages are from, and that a base's own sources leave out."""
+        found = {word for deb in self.debs for word in deb.path.split("/")[1:3]}
+        return tuple(sorted(found & {"contrib", "non-free", "multiverse", "restricted"}))
+
+    @property
+    def key(self) -> str:
+        return _key("os", self.FORMAT, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DockerOsLayer(OsLayer):
+    """The same packages on the same base, as BuildKit installs them from the Dockerfile's `os` stage.
+
+    `base_digest` is that of the registry image below them; empty where the base was bootstrapped from the
+    same lock, which then says which bytes.
+    """
+
+    base_digest: str = ""
+
+    FORMAT = 1  # also of the template's `os` stage: a change there that changes files counts this up
+
+    @property
+    def key(self) -> str:
+        return _key("docker-os", self.FORMAT, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedLayer:
+    """A layer of the base as its registry has it: no byte of it changes, so it is shared and not sent."""
+
+    blob: BaseLayer
+    title: str
+
+    FORMAT = 1
+
+    @property
+    def key(self) -> str:
+        return _key("imported", self.FORMAT, self.blob)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpperOsLayer(OsLayer):
+    """What installing the packages changes in the base whose layers are `below`: the difference alone."""
+
+    below: tuple[BaseLayer, ...]
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.debs)} packages on top of {self.distribution} {self.suite}"
+
+    @property
+    def key(self) -> str:
+        return _key("os-above", self.FORMAT, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelLayer:
+    """Wheels unpacked into the venv, in this order; `component` is the pin that they belong to."""
+
+    component: str
+    wheels: tuple[Wheel, ...]
+    python: str
+    venv: str = VENV
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        if len(self.wheels) == 1:
+            return f"{self.wheels[0].name} {self.wheels[0].version}"
+        return f"{self.component}: {len(self.wheels)} wheels"
+
+    @property
+    def key(self) -> str:
+        # Only the bytes count: which component asked for a wheel changes nothing in the layer.
+        wheels = [(wheel.file, wheel.sha256) for wheel in self.wheels]
+        return _key("wheels", self.FORMAT, [wheels, self.python, self.venv])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesLayer:
+    """Plain files, folders and links, owned by root."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {len(self.entries)} files"
+
+    @property
+    def key(self) -> str:
+        return _key("files", self.FORMAT, self.entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltLayer:
+    """A component compiled from its source, in a root of its own of which nothing else is kept.
+
+    Attributes:
+        component, version: what it is.
+        root: the Debian packages that it is compiled in; those of the image, and more.
+        below: compiled components that are in that root too.
+        wheels: Python packages that are there only meanwhile.
+        sources: what is compiled.
+        env: variables of the steps, sorted.
+        steps: commands of the shell.
+        produces: paths of which the layer is made, without the slash at their beginning.
+
+    """
+
+    component: str
+    version: str
+    root: OsLayer
+    below: tuple[BuiltLayer, ...]
+    wheels: tuple[Wheel, ...]
+    sources: tuple[Source, ...]
+    env: tuple[tuple[str, str], ...]
+    steps: tuple[str, ...]
+    produces: tuple[str, ...]
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return f"{self.component} {self.version}, compiled"
+
+    @property
+    def folder(self) -> str:
+        """Where the source is unpacked; a plain place, for it stands in what the compiler makes."""
+        return f"/usr/src/{self.component}-{self.version}"
+
+    def script(self, place: str) -> str:
+        """Write all steps as one script of the shell: unpack, compile, install into DESTDIR.
+
+        Args:
+            place: the folder with `archives`, `python` (unpacked wheels) and `product` (DESTDIR).
+
+        """
+        variables = {
+            "DESTDIR": f"{place}/product",
+            "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            # What a configure script writes down of whom and where it ran for.
+            "USER": "root",
+            "HOME": "/root",
+            "HOSTNAME": "localhost",
+            "SOURCE_DATE_EPOCH": "0",
+            **({"PYTHONPATH": f"{place}/python", "PYTHONDONTWRITEBYTECODE": "1"} if self.wheels else {}),
+            **dict(self.env),
+        }
+        archives = (shlex.quote(f"{place}/archives/{source.file}") for source in self.sources)
+        lines = (
+            "set -eu",
+            "umask 022",
+            *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
+            'JOBS="$(nproc)"',
+            "export JOBS",
+            f"mkdir -p {self.folder}",
+            f"cd {self.folder}",
+            *(f"tar -x --strip-components=1 --no-same-owner -f {archive}" for archive in archives),
+            *self.steps,
+        )
+        return "".join(f"{line}\n" for line in lines)
+
+    @property
+    def key(self) -> str:
+        below = [layer.key for layer in self.below]
+        bytes_of = [[item.sha256 for item in items] for items in (self.wheels, self.sources)]
+        how = [self.script(""), self.produces]
+        return _key("built", self.FORMAT, [self.root.key, below, bytes_of, how])
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeysLayer:
+    """An ssh key that is baked in. It is random, and so in no plan: a store makes it once for each lock."""
+
+    image: str
+    lock: str
+    folder: str = BAKED_KEYS
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return "ssh key, baked in"
+
+    @property
+    def key(self) -> str:
+        return _key("keys", self.FORMAT, self)
+
+
+Layer = ImportedLayer | OsLayer | BuiltLayer | WheelLayer | FilesLayer | KeysLayer
+
+
+def fields(value: Any) -> dict[str, Any]:
+    """Give the fields of a dataclass by name, to make another kind of it."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _key(kind: str, version: int, content: object) -> str:
+    text = json.dumps([kind, version, content], default=_plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return fields(value)
+    if isinstance(value, (BaseLayer, Deb, Wheel)):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a layer's key cannot hold {type(value).__name__}")

@@ -1,0 +1,193 @@
+"""The layout of an image: its layers, the lowest first. Pure: no network, clock, environment or folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from imagebuilder import catalog, platforms
+from imagebuilder.lock import Lock
+from imagebuilder.plan.config import BASE_DIGEST_LABEL, ENGINE_LABEL, Config, config, image_tags, user
+from imagebuilder.plan.layer import (
+    VENV,
+    BuiltLayer,
+    DockerOsLayer,
+    Entry,
+    FilesLayer,
+    ImportedLayer,
+    KeysLayer,
+    Layer,
+    OsLayer,
+    UpperOsLayer,
+    User,
+    WheelLayer,
+    fields,
+)
+from imagebuilder.recipe import Recipe
+
+MAX_LAYERS = 60
+# Wheels from this size on get a layer of their own; smaller ones share one per component. Chosen so that
+# everything worth not pushing again stands alone: a shared layer is at worst a few of these.
+OWN_LAYER_BYTES = 8_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Ordered layers (the lowest first), the config and the tags of one image; the first tag is its own.
+
+    `siblings` are all platforms of its recipe, its own among them.
+    """
+
+    name: str
+    architecture: str
+    layers: tuple[Layer, ...]
+    config: Config
+    tags: tuple[str, ...]
+    lock_checksum: str
+    siblings: tuple[str, ...] = (platforms.DEFAULT,)
+
+    @property
+    def tag(self) -> str:
+        return self.tags[0]
+
+    @property
+    def platform(self) -> str:
+        return platforms.of(self.architecture)
+
+
+def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
+    """Lay out an image.
+
+    Args:
+        recipe: what was asked for.
+        lock: what it was resolved to.
+        files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.rootfs`.
+
+    """
+    account = user(recipe, lock)
+    parts = catalog.parts(recipe)
+    made = (
+        *(Entry(path=p, kind="link", mode=0o777, text=t) for part in parts for p, t in part.links.items()),
+        *(Entry(path=p, kind="file", mode=0o755, text=t) for part in parts for p, t in part.scripts.items()),
+    )
+    return Plan(
+        name=recipe.name,
+        architecture=lock.architecture,
+        layers=(
+            *_imported(lock),
+            _os_layer(lock, account),
+            *_built_layers(recipe, lock),
+            *_wheel_layers(lock),
+            # Last, and small: what changes with every recipe must not stand below gigabytes.
+            FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
+            *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
+        ),
+        config=config(recipe, lock, account),
+        tags=image_tags(recipe, lock),
+        lock_checksum=lock.checksum,
+        siblings=recipe.platforms,
+    )
+
+
+def by_docker(plan: Plan, base_digest: str = "") -> Plan:
+    """Lay out the same image with the OS layer made by the docker engine; its labels say so.
+
+    Args:
+        plan: as the embedded engine builds it.
+        base_digest: see `DockerOsLayer`.
+
+    """
+    # What is above a registry's image stays what it is: that image is in the plan already.
+    layers = tuple(
+        DockerOsLayer(**fields(layer), base_digest=base_digest) if type(layer) is OsLayer else layer
+        for layer in plan.layers
+    )
+    labels = {**dict(plan.config.labels), ENGINE_LABEL: "docker"}
+    if base_digest:
+        labels[BASE_DIGEST_LABEL] = base_digest
+    said = dataclasses.replace(plan.config, labels=tuple(sorted(labels.items())))
+    return dataclasses.replace(plan, layers=layers, config=said)
+
+
+def as_made(plan: Plan, labels: Mapping[str, str]) -> Plan:
+    """Lay out an image for the engine that made it, which its labels name; without a name it is embedded."""
+    if labels.get(ENGINE_LABEL) == "docker":
+        return by_docker(plan, labels.get(BASE_DIGEST_LABEL, ""))
+    return plan
+
+
+def _imported(lock: Lock) -> Iterable[ImportedLayer]:
+    if lock.image:
+        for number, layer in enumerate(lock.image.layers, start=1):
+            title = f"{lock.image.name}, layer {number} of {len(lock.image.layers)}"
+            yield ImportedLayer(blob=layer, title=title)
+
+
+def _os_layer(lock: Lock, user: User) -> OsLayer:
+    distribution, _, suite = lock.base.partition(":")
+    system = OsLayer(
+        distribution=distribution,
+        suite=suite,
+        architecture=lock.architecture,
+        debs=lock.debs,
+        user=user,
+        python=lock.python,
+    )
+    return UpperOsLayer(**fields(system), below=lock.image.layers) if lock.image else system
+
+
+def _built_layers(recipe: Recipe, lock: Lock) -> tuple[BuiltLayer, ...]:
+    """Lay out what is compiled, in the lock's order: each after those that it is compiled against."""
+    parts = {part.component.name: part for part in catalog.parts(recipe)}
+    image = {deb.name: deb for deb in lock.debs}
+    done: dict[str, BuiltLayer] = {}
+    for build in lock.builds:
+        part = parts[build.component]
+        if part.built is None:
+            continue
+        how = part.built
+        compiler = catalog.fill("-{major}", parts["gcc"].pin) if "gcc" in parts else ""
+        env = {
+            "CC": f"gcc{compiler}",
+            "CXX": f"g++{compiler}",
+            **{name: catalog.fill(value, build.version) for name, value in how.env.items()},
+        }
+        debs = (*(image[name] for name in build.system), *build.debs)
+        done[build.component] = BuiltLayer(
+            component=build.component,
+            version=build.version,
+            root=OsLayer(
+                distribution=lock.base.partition(":")[0],
+                suite=lock.base.partition(":")[2],
+                architecture=lock.architecture,
+                debs=tuple(sorted(debs, key=lambda deb: (deb.name, deb.architecture))),
+                user=User(name="root", uid=0, home="/root"),
+                python=lock.python,
+                venv=VENV if how.sdist else "",
+            ),
+            below=tuple(done[name] for name in how.against if name in done),
+            wheels=build.wheels,
+            sources=build.sources,
+            env=tuple(sorted(env.items())),
+            steps=part.filled(how.steps, build.version),
+            produces=tuple(path.strip("/") for path in part.filled(how.produces, build.version)),
+        )
+    return tuple(done.values())
+
+
+def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
+    """Large wheels alone, small ones grouped by component; the largest first, for they change least.
+
+    With more layers than an image may have, the smallest of the large join their component's group.
+    """
+    below = len(lock.builds) + (len(lock.image.layers) if lock.image else 0)
+    room = MAX_LAYERS - 2 - below - len({wheel.component for wheel in lock.wheels})
+    ranked = sorted(lock.wheels, key=lambda wheel: (-wheel.size, wheel.name))
+    alone = [wheel for wheel in ranked if wheel.size >= OWN_LAYER_BYTES][: max(room, 0)]
+    for wheel in alone:
+        yield WheelLayer(component=wheel.component, wheels=(wheel,), python=lock.python)
+    rest = sorted(set(lock.wheels) - set(alone), key=lambda wheel: (wheel.component, wheel.name))
+    for component in sorted({wheel.component for wheel in rest}):
+        group = tuple(wheel for wheel in rest if wheel.component == component)
+        yield WheelLayer(component=component, wheels=group, python=lock.python)
