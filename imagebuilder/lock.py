@@ -25,7 +25,8 @@ from imagebuilder import jsontext, textfile
 from imagebuilder.errors import InputError, LockError, Problem
 from imagebuilder.yamlfile import printable
 
-FORMAT = 2
+# 1: packages; 2: also what is compiled, or a base from a registry; 3: also what layers are known to give.
+FORMAT = 3
 _LIMIT = 16_000_000
 # A package is some ten values: this is ten thousand of them.
 _MOST_VALUES = 100_000
@@ -179,6 +180,24 @@ class Build(_Strict):
     sources: Annotated[tuple[Source, ...], FailFast()]
 
 
+class KnownLayer(_Strict):
+    """What a layer of wheels is known to give, so that nobody has to unpack it only to learn its diffID.
+
+    Attributes:
+        key: the layer's (`plan.WheelLayer.key`): it stands for the wheels and for how they are laid out.
+        digest: of the compressed blob; a blob that comes out with it has this diffID.
+        diff_id: digest of the tar inside.
+        size, unpacked: bytes of the blob and of the tar.
+
+    """
+
+    key: Sha256
+    digest: Digest
+    diff_id: Digest
+    size: Size
+    unpacked: Size
+
+
 class Override(_Strict):
     """A pin that was forced: what the package's dependents ask for, and what the lock has instead."""
 
@@ -204,10 +223,11 @@ class Lock(_Strict):
         overrides: pins forced against metadata.
         wheels, debs: sorted by name.
         builds: components that are compiled, each after those that it is compiled against.
+        layers: what is known of layers that were made before; no part of what the lock means.
 
     """
 
-    format: Literal[1, 2] = 1
+    format: Literal[1, 2, 3] = 1
     inputs: Sha256
     recipe: Word
     base: Word
@@ -220,6 +240,7 @@ class Lock(_Strict):
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
     debs: Annotated[tuple[Deb, ...], FailFast()]
     builds: Annotated[tuple[Build, ...], FailFast()] = ()
+    layers: Annotated[tuple[KnownLayer, ...], FailFast()] = ()
 
     @property
     def files(self) -> tuple[Deb | Wheel | Source, ...]:
@@ -251,8 +272,18 @@ class Lock(_Strict):
 
     @property
     def checksum(self) -> str:
-        """Hash of the lock's content: hex sha256; its first 12 digits make the tag."""
-        return hashlib.sha256(dumps(self).encode()).hexdigest()
+        """Hash of the lock's content: hex sha256; its first 12 digits make the tag.
+
+        What layers are known to give is left out, for it follows from the rest.
+        """
+        return hashlib.sha256(dumps(self.knowing(())).encode()).hexdigest()
+
+    def knowing(self, layers: tuple[KnownLayer, ...]) -> Lock:
+        """Give the same lock with these layers known, and no others."""
+        if layers == self.layers:
+            return self
+        plain = 2 if self.builds or self.image else 1
+        return self.model_copy(update={"layers": layers, "format": FORMAT if layers else plain})
 
 
 def path_for(recipe: Path) -> Path:
@@ -264,7 +295,7 @@ def dumps(lock: Lock) -> str:
     """Write a lock as text: keys in the order of the model, a package a line, a newline at the end."""
     parts = []
     for key, value in lock.model_dump(mode="json").items():
-        if key in ("builds", "image") and not value:
+        if key in ("builds", "image", "layers") and not value:
             continue  # as every lock of format 1
         if key == "builds":
             rows = ",\n".join(f"  {_dump_build(row)}" for row in value)

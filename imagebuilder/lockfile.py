@@ -34,8 +34,9 @@ class LockFile:
 
     @property
     def checksum(self) -> str:
-        """Hash of the content: hex sha256. For a single platform it is that of its lock."""
-        return hashlib.sha256(dumps(self).encode()).hexdigest()
+        """Hash of the content, as `Lock.checksum`: hex sha256. For a single platform it is its lock's."""
+        plain = LockFile(sections=tuple(lock.knowing(()) for lock in self.sections))
+        return hashlib.sha256(dumps(plain).encode()).hexdigest()
 
     def section(self, platform: str) -> Lock | None:
         """Give one platform's lock; None where there is none."""

@@ -75,7 +75,7 @@ def verify(plan: Plan, image: ImageRecord, shop: Workshop) -> Verdict:
         packages = (*(shop.lock.image.layers if shop.lock.image else ()), *shop.lock.files)
         lacking = set(supply.absent(packages, shop.store))
         supply.copy([package for package in packages if package not in lacking], shop.store, other)
-        again = embedded.build(plan, replace(shop, store=other)).image
+        again = embedded.build(plan, replace(shop, store=other, trusting=False)).image
         return Verdict(
             first=image.manifest,
             second=again.manifest,

@@ -194,9 +194,19 @@ class BlobWriter:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
 
+    @property
+    def digest(self) -> str:
+        """Digest of what was written so far."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+    @property
+    def size(self) -> int:
+        """Bytes that were written so far."""
+        return self._size
+
     def commit(self) -> tuple[str, int]:
         """Finish the blob: its digest and its size in bytes."""
-        digest = f"sha256:{self._hash.hexdigest()}"
+        digest = self.digest
         place = self._store.blob(digest)
         with explained(place):
             # Read-only, because exported image folders share these files as hard links.

@@ -14,6 +14,7 @@ from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
 from imagebuilder.diff import Side
 from imagebuilder.errors import InputError, LockError, StoreError
+from imagebuilder.known import learn
 from imagebuilder.located import located
 from imagebuilder.lock import Lock
 from imagebuilder.lockfile import LockFile
@@ -137,7 +138,7 @@ def update_lock(
     with located(path, recipe.name):
         bases = _bases(recipe, inputs, site, store, previous=previous, upgrade=upgrade)
         surroundings = detect(site, distribution=_known(recipe, bases), tools=tools)
-        made = make_locks(recipe, surroundings, previous, upgrade, bases)
+        made = learn(recipe, make_locks(recipe, surroundings, previous, upgrade, bases), store, previous)
     if made != previous:
         lockfile.write(made, lock_path)
     return previous, made
@@ -211,7 +212,7 @@ def update_pins(
     moved = {name: (recipe.pins[name], new) for name, new in pins.items() if recipe.pins[name] != new}
     text = recipes.with_pins(path, moved)
     updated = recipe.model_copy(update={"pins": pins})
-    made = make_locks(updated, surroundings, file, (), bases)
+    made = learn(updated, make_locks(updated, surroundings, file, (), bases), store, file)
     before = diff.of_plans(str(path), [(lock, _plan(recipe, lock)) for lock in file.sections], store)
     after = diff.of_plans(
         f"{path} (updated)", [(lock, _plan(updated, lock)) for lock in made.sections], store

@@ -43,7 +43,7 @@ def rebuild(source: Source, store: Store, site: Site, progress: Progress, platfo
             fresh.root.mkdir()
             # On the same file system, so what is fetched now is kept for later as well.
             (fresh.root / "downloads").symlink_to(downloads.absolute())
-        shop = embedded.Workshop(lock=lock, store=fresh, site=site, progress=progress)
+        shop = embedded.Workshop(lock=lock, store=fresh, site=site, progress=progress, trusting=False)
         built = embedded.build(plan, shop)
         return Rebuilt(
             digest=built.image.manifest,

@@ -1,4 +1,4 @@
-"""What `build` has to say about engines: their options, and what BuildKit makes alone."""
+"""Engines on the command line: their options, what BuildKit makes alone, and images put into them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from imagebuilder.cli.base import out, out_json
+from imagebuilder.cli.base import err, out, out_json
 from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from imagebuilder.lock import Lock
     from imagebuilder.plan import Plan
     from imagebuilder.site import Site
-    from imagebuilder.store import Store
+    from imagebuilder.store import ImageRecord, Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,19 @@ def build_pure(
         load = asked.load or asked.output is None
         built = docker.build_pure(planned, shop, means, load=load, output=asked.output)
     _show(built, planned, asked)
+
+
+def load_image(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
+    """Put an image into the local engine; returns what the engine knows it by."""
+    from imagebuilder.engines.load import load
+    from imagebuilder.progress import human
+    from imagebuilder.smoke.engine import connect
+
+    with connect(cast("Any", runtime)) as engine:
+        err(f"loading {image.name} into {engine.kind}")
+        result = load(image, store, engine)
+    err(f"loaded {result.reference}, {human(result.moved_bytes)} travelled")
+    return result.reference
 
 
 def _show(built: PureBuilt, planned: Plan, asked: Pure) -> None:

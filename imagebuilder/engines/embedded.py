@@ -25,7 +25,7 @@ from imagebuilder.layers.imported import import_layer
 from imagebuilder.layers.keys import build_keys_layer
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
-from imagebuilder.lock import Deb, Lock, Source, Wheel
+from imagebuilder.lock import Deb, KnownLayer, Lock, Source, Wheel
 from imagebuilder.plan import (
     BuiltLayer,
     DockerOsLayer,
@@ -81,6 +81,7 @@ class Workshop:
         site: where they are had.
         progress: whom to tell.
         make_system: makes the OS layer where that is another engine; the rest is the same.
+        trusting: False takes no diffID from the lock: every one is computed.
 
     """
 
@@ -89,6 +90,11 @@ class Workshop:
     site: Site
     progress: Progress
     make_system: MakeSystem | None = None
+    trusting: bool = True
+
+    def known(self, key: str) -> KnownLayer | None:
+        """Look up what the lock says a layer gives; None where it does not say, or is not to be believed."""
+        return next((layer for layer in self.lock.layers if self.trusting and layer.key == key), None)
 
 
 def build(plan: Plan, shop: Workshop) -> Built:
@@ -215,7 +221,8 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
                     record = build_built_layer(layer, files, below, store, advance, tools=tools)
                 case WheelLayer():
                     progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
-                    record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance)
+                    known = shop.known(layer.key)
+                    record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance, known)
                 case FilesLayer():
                     progress.begin(layer.key, layer.title, "writing")
                     record = build_files_layer(layer, store)

@@ -8,6 +8,7 @@ takes part, so the bytes depend on the wheels alone.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,9 +20,12 @@ from imagebuilder.layers import archive, placement
 from imagebuilder.layers.placement import Environment, Placed
 from imagebuilder.layers.splice import Splice
 from imagebuilder.layers.wheelfile import Member, WheelFile, opened, read_wheel
+from imagebuilder.lock import KnownLayer
 from imagebuilder.plan import WheelLayer
 from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store, check_bytes
+
+log = logging.getLogger(__name__)
 
 # Where wheels are known to spill files that nobody imports from there: a project's own tests and documents,
 # packed by accident. Two wheels differ there as a matter of course, and as with pip the later one wins.
@@ -29,7 +33,11 @@ _JUNK = re.compile(r"(tests?|docs?|examples?|benchmarks?|scripts|tools)/.*|[^/]+
 
 
 def build_wheel_layer(
-    layer: WheelLayer, wheels: Mapping[str, Path], store: Store, advance: Advance
+    layer: WheelLayer,
+    wheels: Mapping[str, Path],
+    store: Store,
+    advance: Advance,
+    known: KnownLayer | None = None,
 ) -> LayerRecord:
     """Make the layer that has these wheels installed in the venv.
 
@@ -38,6 +46,8 @@ def build_wheel_layer(
         wheels: hex sha256 and file of each.
         store: where the blob goes.
         advance: told the bytes of wheels done; all calls come from the caller's thread.
+        known: what it is known to give. A blob that comes out with that digest needs no other proof, neither
+            of the wheels' hashes nor of any file's, and is not unpacked for its diffID.
 
     Raises:
         BuildError: a wheel cannot be unpacked safely, or two of them write different things to one path;
@@ -46,6 +56,10 @@ def build_wheel_layer(
         StoreError: the blob cannot be written.
 
     """
+    if known is not None:
+        record = _as_known(layer, wheels, store, advance, known)
+        if record is not None:
+            return record
     environment = Environment(venv=layer.venv, python=layer.python)
     with ThreadPoolExecutor(1) as pool, store.writer() as writer:
         # The store may have rotted since the download was checked, and a layer is kept under the wheels'
@@ -54,8 +68,7 @@ def build_wheel_layer(
             pool.submit(check_bytes, wheels[wheel.sha256], wheel.sha256, wheel.file) for wheel in layer.wheels
         ]
         try:
-            read = [read_wheel(wheel.file, wheels[wheel.sha256]) for wheel in layer.wheels]
-            placed = merge([placement.place(wheel, environment) for wheel in read], environment)
+            read, placed = _read(layer, wheels, environment)
             with Splice(writer, advance) as splice:
                 _write(read, placed, environment, splice)
                 diff_id, unpacked = splice.finish()
@@ -65,9 +78,7 @@ def build_wheel_layer(
             raise
         _raise_first(checks)
         digest, size = writer.commit()
-    # What was not copied: the zip's own headers, and what this layer has in another form.
-    copied = sum(item.source.packed for item in placed if isinstance(item.source, Member))
-    advance(max(sum(wheel.size for wheel in layer.wheels) - copied, 0))
+    advance(_not_copied(layer, placed))
     return LayerRecord(
         digest=digest, diff_id=diff_id, size=size, unpacked=unpacked, media_type=archive.MEDIA_TYPE
     )
@@ -116,6 +127,49 @@ def merge(wheels: Sequence[Sequence[Placed]], environment: Environment) -> tuple
     if problems:
         raise BuildError.of(problems)
     return tuple(merged[path] for path in sorted(merged))
+
+
+def _as_known(
+    layer: WheelLayer, wheels: Mapping[str, Path], store: Store, advance: Advance, known: KnownLayer
+) -> LayerRecord | None:
+    """Copy the wheels' streams without a look inside; None where that does not give what is known.
+
+    Then somebody changed the lock, or a wheel in the store rotted: the full way finds out which.
+    """
+    environment = Environment(venv=layer.venv, python=layer.python)
+    with store.writer() as writer:
+        try:
+            read, placed = _read(layer, wheels, environment)
+            with Splice(writer, advance, proof=False) as splice:
+                _write(read, placed, environment, splice)
+                splice.finish()
+        except BuildError:
+            return None
+        if (writer.digest, writer.size) != (known.digest, known.size):
+            log.warning("%s came out other than the lock says: it is looked into", layer.title)
+            return None
+        digest, size = writer.commit()
+    advance(_not_copied(layer, placed))
+    return LayerRecord(
+        digest=digest,
+        diff_id=known.diff_id,
+        size=size,
+        unpacked=known.unpacked,
+        media_type=archive.MEDIA_TYPE,
+    )
+
+
+def _read(
+    layer: WheelLayer, wheels: Mapping[str, Path], environment: Environment
+) -> tuple[list[WheelFile], tuple[Placed, ...]]:
+    read = [read_wheel(wheel.file, wheels[wheel.sha256]) for wheel in layer.wheels]
+    return read, merge([placement.place(wheel, environment) for wheel in read], environment)
+
+
+def _not_copied(layer: WheelLayer, placed: Iterable[Placed]) -> int:
+    """Count the bytes of wheels that no member has: the zip's own, and what the layer has in another form."""
+    copied = sum(item.source.packed for item in placed if isinstance(item.source, Member))
+    return max(sum(wheel.size for wheel in layer.wheels) - copied, 0)
 
 
 def _write(

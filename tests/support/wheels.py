@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from imagebuilder.layers.wheel import build_wheel_layer
-from imagebuilder.lock import Wheel
+from imagebuilder.lock import KnownLayer, Wheel
 from imagebuilder.plan import WheelLayer
 from imagebuilder.progress import Advance, no_advance
 from imagebuilder.store import LayerRecord, Store
@@ -97,12 +97,16 @@ def locked(path: Path, file: str = "") -> Wheel:
 
 
 def splice(
-    paths: Sequence[Path], store: Store, advance: Advance = no_advance, python: str = PYTHON
+    paths: Sequence[Path],
+    store: Store,
+    advance: Advance = no_advance,
+    python: str = PYTHON,
+    known: KnownLayer | None = None,
 ) -> LayerRecord:
     wheels = tuple(locked(path) for path in paths)
     layer = WheelLayer(component="python", wheels=wheels, python=python)
     places = {wheel.sha256: path for wheel, path in zip(wheels, paths, strict=True)}
-    return build_wheel_layer(layer, places, store, advance)
+    return build_wheel_layer(layer, places, store, advance, known)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from imagebuilder import cli, doctor, workflow
-from imagebuilder.cli import images
+from imagebuilder.cli import smoke as smoke_verb
 from imagebuilder.engines import embedded
 from imagebuilder.errors import (
     BuildError,
@@ -146,7 +146,7 @@ def _damaged(world: World) -> Arguments:
 
 def _tested(world: World, result: Report | ImagebuilderError) -> Arguments:
     target = targets.Target(reference="demo:1", recipe="demo", lock="", pins=())
-    world.patch.setattr(images, "_smoke_target", lambda *_: target)
+    world.patch.setattr(smoke_verb, "_smoke_target", lambda *_: target)
     if isinstance(result, Report):
         world.patch.setattr(smoke, "run_smoke", lambda *_, **__: result)
     else:

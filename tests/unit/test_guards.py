@@ -27,7 +27,7 @@ ORDER = (
     "registry.reference",
     *("recipe", "located", "catalog", "lock", "lockfile", "plan", "render", "keys", "rootfs", "checkpoints"),
     *("store", "tarstream", "cache", "contents", "download", "registry", "bases"),
-    *("resolve", "supply", "layers", "oci", "diff", "layerdiff"),
+    *("resolve", "supply", "layers", "oci", "diff", "known", "layerdiff"),
     *("smoke.target", "smoke.engine", "engines", "reproduce", "smoke", "launch"),
     *("leaks", "gates"),
     *("workflow", "attest", "init", "doctor", "cli"),

@@ -81,7 +81,7 @@ def test_a_file_that_somebody_changed_is_refused(text: str, message: str) -> Non
 
 def test_a_newer_format_is_told_apart_from_damage() -> None:
     with pytest.raises(LockError, match="newer imagebuilder"):
-        lockfile.loads(changed(format=3), "x.lock")
+        lockfile.loads(changed(format=locks.FORMAT + 1), "x.lock")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""The verb `fetch`: everything that a build needs, for one without a network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from imagebuilder.cli.base import (
+    Json,
+    PlatformName,
+    ProgressKind,
+    SiteFile,
+    StoreFolder,
+    ToolsPlace,
+    app,
+    check_progress,
+    open_store,
+    out,
+    out_json,
+)
+
+
+@app.command()
+def fetch(
+    recipe_files: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipes with locks.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Also put the files into this folder, a store of its own."
+        ),
+    ] = None,
+    platform: PlatformName = "",
+    site: SiteFile = None,
+    tools: ToolsPlace = "",
+    store: StoreFolder = None,
+    progress: ProgressKind = "auto",
+    as_json: Json = False,
+) -> None:
+    """Download all that building and testing will need, so that both work without a network afterwards."""
+    from imagebuilder import supply
+    from imagebuilder.progress import human, shown
+    from imagebuilder.site import detect
+    from imagebuilder.smoke.data import digits
+    from imagebuilder.store import Store
+    from imagebuilder.workflow import read_plans
+
+    check_progress(progress)
+    where = open_store(store)
+    target = Store(output.absolute()) if output is not None else None
+    locks = [(path, locked) for path in recipe_files for locked, _ in read_plans(path, platform)]
+    rows: list[dict[str, object]] = []
+    for path, locked in locks:
+        surroundings = detect(site, distribution=locked.base.partition(":")[0], tools=tools)
+        packages = (*(locked.image.layers if locked.image else ()), *locked.files)
+        lacking = supply.absent(packages, where)
+        with shown(progress, sys.stderr) as live:
+            live.begin("fetch", str(path), "downloading", sum(package.size for package in lacking))
+            supply.fetch(
+                lacking,
+                locked,
+                where,
+                surroundings,
+                advance=lambda _sha256, count, live=live: live.advance("fetch", count),  # type: ignore[misc]
+                finished=lambda _sha256: None,
+            )
+            live.end("fetch", str(path), "done", sum(package.size for package in packages))
+        data = [digits(where, surroundings)] if "torch" in locked.pins else []
+        if target is not None:
+            supply.copy(packages, where, target)
+            for file in data:
+                target.take_download(file, file.name)
+        fetched, size = sum(p.size for p in lacking), sum(p.size for p in packages)
+        row = {"recipe": str(path), "architecture": locked.architecture, "packages": len(packages)}
+        rows.append({**row, "bytes": size, "fetched_bytes": fetched})
+        if not as_json:
+            out(f"{path}: {human(fetched)} fetched, {human(size)} in {len(packages)} packages")
+    if as_json:
+        out_json({"store": str((target or where).root), "recipes": rows})
+    elif target is not None:
+        out(f"wrote {target.root}; next: imagebuilder build --store {target.root} RECIPE")

@@ -1,0 +1,135 @@
+"""The verb `smoke-test`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from imagebuilder.cli.base import (
+    HtmlFile,
+    Json,
+    JunitFile,
+    PlatformName,
+    SiteFile,
+    StoreFolder,
+    app,
+    err,
+    open_store,
+    out,
+    write_views,
+)
+from imagebuilder.cli.engines import load_image
+from imagebuilder.errors import InputError, TestFailure
+
+if TYPE_CHECKING:
+    from imagebuilder.smoke.target import Target
+    from imagebuilder.store import Store
+
+
+@app.command("smoke-test")
+def smoke_test(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image of the local engine."
+        ),
+    ] = "",
+    platform: PlatformName = "",
+    mode: Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")] = "auto",
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
+    ] = "auto",
+    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes, at least two.")] = 2,
+    nproc_per_node: Annotated[int, typer.Option("--nproc-per-node", help="How many ranks on each node.")] = 1,
+    checks: Annotated[
+        list[str] | None,
+        typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
+    ] = None,
+    patience: Annotated[float, typer.Option("--patience", help="Factor on every time limit.")] = 1.0,
+    transport: Annotated[
+        str, typer.Option("--transport", help="What NCCL has to use between nodes: any, socket, ib or ofi.")
+    ] = "any",
+    min_busbw: Annotated[
+        float,
+        typer.Option(
+            "--min-busbw", metavar="GB/S", help="Bus bandwidth that the largest allreduce must reach."
+        ),
+    ] = 0.0,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Also time a training on 1x1, 1x2, 2x1 and 2x2 nodes x ranks.")
+    ] = False,
+    workload: Annotated[
+        str, typer.Option("--workload", help="What --scaling trains: digits, or resnet on random images.")
+    ] = "digits",
+    epochs: Annotated[
+        int, typer.Option("--epochs", help="How many epochs each layout of --scaling runs.")
+    ] = 1,
+    full: Annotated[
+        bool, typer.Option("--full", help="Let --scaling train on all 60,000 digits, which npm fetches.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")
+    ] = None,
+    html: HtmlFile = None,
+    junit: JunitFile = None,
+    site: SiteFile = None,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Prove an image on two nodes. Exit code 0: passed, 1: failed, 2: could not run."""
+    from imagebuilder.site import detect
+    from imagebuilder.smoke import report as reports
+    from imagebuilder.smoke.run import Watch, run_smoke
+    from imagebuilder.smoke.target import Options, Scaling
+
+    options = Options(
+        mode=cast("Any", mode),
+        runtime=cast("Any", runtime),
+        nodes=nodes,
+        nproc_per_node=nproc_per_node,
+        patience=patience,
+        only=frozenset(checks or ()),
+        transport=cast("Any", transport),
+        min_busbw=min_busbw,
+        scaling=Scaling(asked=scaling, workload=cast("Any", workload), epochs=epochs, full=full),
+    )
+    where = open_store(store)
+    found = _smoke_target(target, runtime, where, platform)
+    watch = Watch(ended=lambda check: err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
+    result = run_smoke(found, options, store=where, site=detect(site), watch=watch)
+    if result.digest and not checks:
+        # What allows a push; a run of single checks proves nothing, and must not undo a proof either.
+        reports.write(result, where.report(result.digest))
+    if report is not None:
+        reports.write(result, report)
+    write_views(result, html, junit)
+    if as_json:
+        out(reports.dumps(result).rstrip("\n"))
+    else:
+        for line in reports.lines(result):
+            out(line)
+        if result.passed and result.digest:
+            out(f"next: imagebuilder push {target} REGISTRY/NAME")
+    if not result.passed:
+        raise typer.Exit(TestFailure.exit_code)
+
+
+def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> Target:
+    """Find what a smoke test is to run on; an image of the store is put into the engine first."""
+    from imagebuilder.smoke import engine as engines
+    from imagebuilder.smoke import target as targets
+    from imagebuilder.workflow import built_image, labels
+
+    if runtime == "process":
+        return targets.from_environment()
+    if not text:
+        hint = "name a recipe that was built, or an image"
+        raise InputError("no image is given", where="imagebuilder smoke-test", hint=hint)
+    image = built_image(text, store, platform)
+    if image is None:
+        with engines.connect(cast("Any", runtime)) as engine:
+            return engines.look_up(engine, text)
+    reference = load_image(image, store, runtime)
+    return targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
