@@ -1,0 +1,116 @@
+"""Records of the store: what was made, as JSON that is checked whenever it is read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from imagebuilder import platforms
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Size = Annotated[int, Field(ge=0)]
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class LayerRecord:
+    """One layer as made: digest and size of its blob, diffID and size of the tar inside, media type."""
+
+    digest: Digest
+    diff_id: Digest
+    size: Size
+    unpacked: Size
+    media_type: str
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class ImageLayer:
+    """A layer in its image: what people call it, and the pin that it belongs to."""
+
+    record: LayerRecord
+    title: str
+    component: str
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """One image: its blobs' digests, its tag and the checksum of the lock that it was made from.
+
+    Attributes:
+        name: the recipe's name.
+        manifest, config: digests; the manifest's is the image's.
+        size: bytes of all its blobs: manifest, config and compressed layers.
+        tag: its own; the first of `tags`.
+        lock: the lock's checksum, hex sha256.
+        layers: the lowest first.
+        tags: to push it under, as the recipe said when it was built; empty in records of older versions.
+        platform: that it is for, as in `linux/arm64`.
+        siblings: all platforms of its recipe.
+
+    """
+
+    name: str
+    manifest: Digest
+    config: Digest
+    size: Size
+    tag: str
+    lock: str
+    layers: tuple[ImageLayer, ...]
+    tags: tuple[str, ...] = ()
+    platform: str = platforms.DEFAULT
+    siblings: tuple[str, ...] = (platforms.DEFAULT,)
+
+    @property
+    def key(self) -> str:
+        """What its record is called. No recipe's name has two dashes in a row."""
+        if self.platform == platforms.DEFAULT:
+            return self.name
+        return f"{self.name}--{self.platform.replace('/', '-')}"
+
+    @property
+    def images(self) -> tuple[ImageRecord, ...]:
+        """The images that a push sends: itself."""
+        return (self,)
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class IndexRecord:
+    """The images of one recipe for several platforms, and the image index that joins them.
+
+    Attributes:
+        name: the recipe's name.
+        manifest: digest of the index.
+        tag: its own; the first of `tags`.
+        tags: to push it under.
+        lock: checksum of the lock file, hex sha256.
+        images: by platform, sorted by it.
+
+    """
+
+    name: str
+    manifest: Digest
+    tag: str
+    tags: tuple[str, ...]
+    lock: str
+    images: tuple[ImageRecord, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all images' blobs, those that several share counted once."""
+        layers = {layer.record.digest: layer.record.size for image in self.images for layer in image.layers}
+        own = (image.size - sum(layer.record.size for layer in image.layers) for image in self.images)
+        return sum(layers.values()) + sum(own)
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class KeptLayer:
+    """A layer's record as it is written: with its key, so that it says nothing under another one's name."""
+
+    key: str
+    layer: LayerRecord
+
+
+LAYER = TypeAdapter(KeptLayer)
+IMAGE = TypeAdapter(ImageRecord)
+INDEX = TypeAdapter(IndexRecord)
