@@ -18,7 +18,7 @@ from imagebuilder.cli.base import (
     out,
     out_json,
 )
-from imagebuilder.errors import GateError
+from imagebuilder.errors import GateError, InputError
 
 if TYPE_CHECKING:
     from imagebuilder.store import ImageRecord, Store
@@ -101,10 +101,24 @@ def cache_prune(
     """Remove what was not used for longest, until the store takes no more than SIZE."""
     from imagebuilder import cache
     from imagebuilder.progress import human
-    from imagebuilder.workflow import parse_size
 
-    pruned = cache.prune(open_store(store), parse_size(keep))
+    pruned = cache.prune(open_store(store), _size(keep))
     if as_json:
         out_json(dataclasses.asdict(pruned))
         return
     out(f"removed {pruned.files} files, {human(pruned.bytes)}")
+
+
+def _size(text: str) -> int:
+    """Read a number of bytes as people write it: `20GB`, `500 MB`, `0`. Decimal units, as disks are sold."""
+    number, unit = text.strip().upper().removesuffix("B"), 1
+    for letter, factor in (("K", 10**3), ("M", 10**6), ("G", 10**9), ("T", 10**12)):
+        if number.endswith(letter):
+            number, unit = number[:-1], factor
+    try:
+        size = float(number)
+    except ValueError:
+        size = -1.0
+    if not 0 <= size < 10**9:
+        raise InputError(f"`{text}` is not a size", where="--keep", hint="write it as in 20GB")
+    return int(size * unit)

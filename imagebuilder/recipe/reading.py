@@ -1,0 +1,210 @@
+"""Reading a recipe, with every problem of the file at once; and writing other pins into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from imagebuilder import tags, yamlfile
+from imagebuilder.errors import InputError
+from imagebuilder.recipe.model import Recipe
+
+# The first port on which others than root may listen.
+_FIRST_FREE_PORT = 1024
+
+# Variables that the image owns: setting them in a recipe would break ssh, mpirun or the venv, or put a
+# secret into the config for everyone to read.
+_RESERVED_ENV = frozenset({"PATH", "HOME", "USER", "SHELL", "HOSTNAME", "PWD", "VIRTUAL_ENV", "LD_PRELOAD"})
+_SECRET_ENV = re.compile(r"(?i)(passw|secret|token|api_?key|credential)")
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+# Keys that people bring from other tools.
+_RENAMES = {
+    "apt_packages": "apt",
+    "packages": "apt",
+    "requirements": "pip",
+    "pip_packages": "pip",
+    "environment": "env",
+    "versions": "pins",
+    "components": "pins",
+    "image": "base",
+    "from": "base",
+    "os": "base",
+    "overrides": "override",
+    "builds": "build",
+    "from_source": "build",
+    "development": "devel",
+    "dev": "devel",
+    "python_version": "python",
+    "provider": "providers",
+    "sshd": "ssh",
+    "tag": "tags",
+    "platform": "platforms",
+    "architecture": "platforms",
+    "architectures": "platforms",
+    "metadata": "about",
+    "annotations": "about",
+}
+
+
+def load(path: Path, components: frozenset[str]) -> Recipe:
+    """Read and check one recipe.
+
+    Args:
+        path: the YAML file.
+        components: what the catalog can pin.
+
+    Raises:
+        InputError: every problem in the file, each with line, key and a way out.
+
+    """
+    document = yamlfile.read(path)
+    if not isinstance(document.data, dict) or not document.data:
+        message = "is empty" if document.data == {} else "is not a mapping of keys"
+        raise InputError(message, where=document.where(()), hint="`imagebuilder init` writes a recipe")
+    # What no model can say is checked on the raw data, so that it is reported together with the rest.
+    return yamlfile.validate(document, Recipe, _RENAMES, also=_cross_checks(document, components))
+
+
+def with_pins(path: Path, moved: Mapping[str, tuple[str, str]]) -> str:
+    """Give a recipe's text with other values of pins; everything else stays as a person wrote it.
+
+    Args:
+        path: the recipe, which was read without problems.
+        moved: pin, its value now, and the new one.
+
+    Raises:
+        InputError: a pin is not written on one line with its value in quotes.
+
+    """
+    document = yamlfile.read(path)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, (old, new) in moved.items():
+        number = document.line(("pins", name)) - 1
+        # The quotes tell the value from a comment that speaks of it.
+        pattern = rf"""(\b{re.escape(name)}["']?\s*:\s*["']){re.escape(old)}(["'])"""
+        lines[number], count = re.subn(pattern, rf"\g<1>{new}\g<2>", lines[number], count=1)
+        if not count:
+            raise InputError(
+                f"`{name}` cannot be edited here",
+                where=document.where(("pins", name)),
+                hint=f'write it on one line, as in {name}: "{old}"',
+            )
+    return "".join(lines)
+
+
+def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.Found]:
+    yield from _pin_problems(document, components)
+    yield from _repeated(document)
+    yield from _env_problems(document)
+    yield from _tag_problems(document)
+    for name in _mapping(document, "labels"):
+        if not _LABEL.fullmatch(name) or name.startswith(("org.imagebuilder.", "org.opencontainers.")):
+            yield document.problem(
+                ("labels", name),
+                f"`{name}` cannot be a label here",
+                "use a reverse domain of your own, in lower case (`about:` sets org.opencontainers.image.*)",
+            )
+    ssh = _mapping(document, "ssh")
+    user, port = ssh.get("user", "root"), ssh.get("port", 22)
+    if isinstance(user, str) and user != "root" and isinstance(port, int) and 0 < port < _FIRST_FREE_PORT:
+        yield document.problem(
+            ("ssh", "port"),
+            f"user `{yamlfile.printable(user)}` cannot listen on port {port}",
+            "ports under 1024 need root; write `port: 2222`",
+        )
+
+
+def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.Found]:
+    pins = _mapping(document, "pins")
+    for name in pins:
+        if name == "python":
+            yield document.problem(
+                ("pins", name), "python is not among the pins", "it has a key of its own: `python:`"
+            )
+        elif name not in components:
+            names = ", ".join(sorted(components - {"python"}))
+            known = f"components: {names}; anything else goes under `pip:` or `apt:`"
+            yield document.problem(
+                ("pins", name),
+                f"`{name}` is not a component that can be pinned",
+                yamlfile.nearest(name, components) or known,
+            )
+    for name in _mapping(document, "providers"):
+        if name not in pins:
+            yield document.problem(
+                ("providers", name),
+                f"`{yamlfile.printable(name)}` is given a provider but not pinned",
+                "add it under `pins:`, or drop it here",
+            )
+    if _sequence(document, "build") and isinstance(document.data.get("base"), dict):
+        yield document.problem(
+            ("build",),
+            "components are compiled on a suite, in a root of its packages; a base from a registry is none",
+            "write `base: debian:trixie`, or take the component as a package",
+        )
+    for key, done in (("override", "overridden"), ("build", "to be built")):
+        for i, name in enumerate(_sequence(document, key)):
+            if isinstance(name, str) and name not in pins:
+                yield document.problem(
+                    (key, i),
+                    f"`{yamlfile.printable(name)}` is {done} but not pinned",
+                    "add it under `pins:`, or drop it here",
+                )
+
+
+def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
+    for key in ("apt", "pip", "override", "build", "tags", "platforms"):
+        seen: dict[str, int] = {}
+        for i, item in enumerate(_sequence(document, key)):
+            if not isinstance(item, str):
+                continue
+            word = re.split(r"[=<>!~\[; ]", item.strip(), maxsplit=1)[0].lower()
+            word = canonicalize_name(word) if key == "pip" else word
+            if word in seen:
+                yield document.problem(
+                    (key, i),
+                    f"`{yamlfile.printable(word)}` is listed twice (also {key}[{seen[word]}])",
+                    "keep one of the two",
+                )
+            seen.setdefault(word, i)
+
+
+def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
+    for name in _mapping(document, "env"):
+        if not _ENV_NAME.fullmatch(name):
+            yield document.problem(
+                ("env", name), f"`{name}` is not a variable's name", "use letters, digits and `_`"
+            )
+        elif name in _RESERVED_ENV:
+            yield document.problem(
+                ("env", name), f"`{name}` belongs to the image", "leave it out of the recipe"
+            )
+        elif _SECRET_ENV.search(name):
+            yield document.problem(
+                ("env", name),
+                f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
+                "give it to the container when it starts",
+            )
+
+
+def _tag_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
+    known = tags.FIELDS | frozenset(_mapping(document, "pins"))
+    for i, template in enumerate(_sequence(document, "tags")):
+        if isinstance(template, str) and (problem := tags.unknown(template, known)):
+            yield document.problem(("tags", i), *problem)
+
+
+def _mapping(document: yamlfile.Document, key: str) -> dict[str, Any]:
+    value = document.data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(document: yamlfile.Document, key: str) -> tuple[Any, ...]:
+    value = document.data.get(key)
+    return value if isinstance(value, tuple) else ()
