@@ -33,7 +33,7 @@ from imagebuilder import registry
 from imagebuilder.engines import embedded
 from imagebuilder.engines.load import load
 from imagebuilder.lock import Lock
-from imagebuilder.plan import FilesLayer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import FilesLayer, OsLayer, OsPart, Plan, WheelLayer
 from imagebuilder.process import run
 from imagebuilder.progress import LineProgress, human
 from imagebuilder.site import Site, detect
@@ -122,7 +122,7 @@ def main() -> None:
 def _measure(bench: Bench, plan: Plan, lock: Lock, recipe: Path) -> Iterator[Row]:
     unique = uuid.uuid4().hex[:8]
     # The base of both sides. Its layers are in the store and in the engine before any clock starts.
-    kept = tuple(layer for layer in plan.layers if isinstance(layer, (OsLayer, FilesLayer)))
+    kept = tuple(layer for layer in plan.layers if isinstance(layer, (OsLayer, OsPart, FilesLayer)))
     base = bench.build(dataclasses.replace(plan, name=f"bench-{plan.name}", layers=kept), lock).image
     with connect("docker") as engine:
         reference = load(base, bench.store, engine).reference

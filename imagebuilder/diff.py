@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from imagebuilder import platforms
 from imagebuilder.lock import BaseLayer, Deb, Lock, Wheel
-from imagebuilder.plan import BuiltLayer, ImportedLayer, Layer, Plan
+from imagebuilder.plan import BuiltLayer, ImportedLayer, Layer, OsPart, Plan
 from imagebuilder.store import ImageRecord, Store
 
 
@@ -152,6 +152,8 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
     parts = []
     for layer in plan.layers:
         record = store.layer(layer.key)
+        if record is None and isinstance(layer, OsPart) and layer.debs:
+            record = store.layer(layer.likely)
         packages = packages_of(layer)
         blob = layer.blob if isinstance(layer, ImportedLayer) else None
         parts.append(

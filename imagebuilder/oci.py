@@ -27,6 +27,7 @@ from imagebuilder.plan import (
     KeysLayer,
     Layer,
     OsLayer,
+    OsPart,
     Plan,
     WheelLayer,
 )
@@ -265,6 +266,8 @@ def _component(layer: Layer) -> str:
             return "base"
         case OsLayer():
             return layer.distribution
+        case OsPart():
+            return layer.system.distribution
         case BuiltLayer() | WheelLayer():
             return layer.component
         case FilesLayer():

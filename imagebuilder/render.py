@@ -60,7 +60,7 @@ def render(plan: Plan, template: str) -> str:
         from.
 
     """
-    system = next(layer for layer in plan.layers if isinstance(layer, OsLayer))
+    system = plan.system
     wheels = [layer for layer in plan.layers if isinstance(layer, WheelLayer)]
     entries = [entry for layer in plan.layers if isinstance(layer, FilesLayer) for entry in layer.entries]
     environment = jinja2.Environment(

@@ -124,7 +124,7 @@ def documents(
             digest=image.manifest,
             tag=image.tag,
             lock=lock,
-            debs=licences.of_debs(image, store, len(lock.image.layers) if lock.image else 0),
+            debs=licences.of_debs(image, store, plan.system_layers),
             wheels=licences.of_wheels(image, lock, store),
             created=created,
         )

@@ -86,13 +86,13 @@ class Licence:
 UNKNOWN = Licence()
 
 
-def of_debs(image: ImageRecord, store: Store, below: int = 0) -> Mapping[str, Licence]:
+def of_debs(image: ImageRecord, store: Store, count: int) -> Mapping[str, Licence]:
     """Read the copyright files in an image: licence by package name, packages without a clear one left out.
 
     Args:
         image: whose layers to read.
         store: that has them.
-        below: how many layers come from the base, under the one that packages were installed into.
+        count: how many layers, from the lowest on, hold Debian packages.
 
     Raises:
         StoreError: a layer cannot be read.
@@ -100,7 +100,7 @@ def of_debs(image: ImageRecord, store: Store, below: int = 0) -> Mapping[str, Li
     """
     texts: dict[str, str] = {}
     links: dict[str, str] = {}
-    members = (found for layer in image.layers[: below + 1] for found in _members(store, layer.record.digest))
+    members = (found for layer in image.layers[:count] for found in _members(store, layer.record.digest))
     for member, tar in members:
         found = _DOC.fullmatch(member.name)
         if not found:

@@ -69,14 +69,14 @@ def build(plan: Plan, shop: Workshop, means: Means) -> Built:
         StoreError: the store is full or not writable.
 
     """
-    if isinstance(_system(plan), UpperOsLayer):
+    if isinstance(plan.system, UpperOsLayer):
         raise InputError(
             "BuildKit gives a stage as one layer, so the base's layers would no longer be the registry's",
             where="--engine docker",
             hint="leave out --engine docker: the embedded engine keeps the base's layers; or add --pure",
         )
     builder = buildx.look_up(means.builder)
-    base = bases.choose(_system(plan), means.base, shop.site, registry_first=False)
+    base = bases.choose(plan.system, means.base, shop.site, registry_first=False)
     planned = plans.by_docker(plan, base.digest)
     maker = _SystemStage(builder=builder, base=base, plan=planned, shop=shop)
     return embedded.build(planned, dataclasses.replace(shop, make_system=maker))
@@ -139,7 +139,7 @@ def _based(
     plan: Plan, builder: Builder, shop: Workshop, means: Means
 ) -> Iterator[tuple[Plan, tuple[tuple[str, str], ...]]]:
     """Find the base: the plan with what is known of it now, and the build contexts that stand for it."""
-    system = _system(plan)
+    system = plan.system
     if isinstance(system, UpperOsLayer):
         yield plans.by_docker(plan), ()  # the Dockerfile names it by its digest: BuildKit pulls it
         return
@@ -198,7 +198,7 @@ def _whole(plan: Plan, contexts: tuple[tuple[str, str], ...], shop: Workshop, fo
         context=_empty(folder),
         platform=plan.platform,
         contexts=contexts,
-        secrets=sitefiles.write(shop.site, _system(plan), folder),
+        secrets=sitefiles.write(shop.site, plan.system, folder),
         arguments=sitefiles.arguments(shop.site),
         # No attestations: an index of one image and a statement would have another digest every time.
         outputs=("--provenance=false", *sitefiles.network(shop.site)),
@@ -237,10 +237,6 @@ def _empty(folder: Path) -> Path:
     """Make the context of a build that takes nothing from this host."""
     (folder / "context").mkdir()
     return folder / "context"
-
-
-def _system(plan: Plan) -> OsLayer:
-    return next(layer for layer in plan.layers if isinstance(layer, OsLayer))
 
 
 def _tagged(references: tuple[str, ...]) -> tuple[str, ...]:

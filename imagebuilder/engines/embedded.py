@@ -23,7 +23,7 @@ from imagebuilder.layers.built import build_built_layer
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.layers.imported import import_layer
 from imagebuilder.layers.keys import build_keys_layer
-from imagebuilder.layers.system import build_os_layer
+from imagebuilder.layers.system import build_os_layer, build_os_parts
 from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
 from imagebuilder.lock import Deb, KnownLayer, Lock, Source, Wheel
 from imagebuilder.plan import (
@@ -34,9 +34,11 @@ from imagebuilder.plan import (
     KeysLayer,
     Layer,
     OsLayer,
+    OsPart,
     Plan,
     UpperOsLayer,
     WheelLayer,
+    parts,
 )
 from imagebuilder.progress import Advance, Progress
 from imagebuilder.site import Site
@@ -45,6 +47,9 @@ from imagebuilder.supply import Package
 from imagebuilder.toolbox import HOST, Toolbox
 
 log = logging.getLogger(__name__)
+
+# What is made at once: a layer, or a system with all its parts.
+_Step = ImportedLayer | OsLayer | BuiltLayer | WheelLayer | FilesLayer | KeysLayer
 
 
 class MakeSystem(Protocol):
@@ -121,8 +126,9 @@ def require_possible(layers: Iterable[Layer], tools: Toolbox = HOST) -> None:
     """
     for layer in layers:
         # What BuildKit runs, it runs where it is.
-        if isinstance(layer, OsLayer | BuiltLayer) and not isinstance(layer, DockerOsLayer):
-            system = layer if isinstance(layer, OsLayer) else layer.root
+        step = _step(layer)
+        if isinstance(step, OsLayer | BuiltLayer) and not isinstance(step, DockerOsLayer):
+            system = step if isinstance(step, OsLayer) else step.root
             if not tools.contained:
                 emulation.require(platforms.of(system.architecture))
 
@@ -166,9 +172,9 @@ def _make(layers: Sequence[Layer], shop: Workshop) -> tuple[dict[str, LayerRecor
     records: dict[str, LayerRecord] = {}
     mended: set[str] = set()
     fetched = 0
-    while missing := [layer for layer in layers if layer.key not in records]:
+    while missing := dict.fromkeys(_step(layer) for layer in layers if layer.key not in records):
         with _threads() as (network, cores):
-            queue = _Queue(missing, shop, cores)
+            queue = _Queue(tuple(missing), shop, cores)
             try:
                 _attempt(queue, network, shop, records)
             except DamagedDownloadError as error:
@@ -190,14 +196,26 @@ def _attempt(
     fetching = network.submit(queue.fetch)
     for layer in queue.executed:
         if queue.wait_for(layer, fetching):
-            records[layer.key] = _make_one(layer, shop, queue.advance_of(layer.key))
+            records.update(_make_step(layer, shop, queue.advance_of(layer.key)))
     fetching.result()
     # Every layer has been handed out by now: the last download did it.
     for job in as_completed(queue.jobs):
-        records[queue.jobs[job].key] = job.result()
+        records.update(job.result())
 
 
-def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
+def _step(layer: Layer) -> _Step:
+    """Name what has to be made for a layer: for a part of a system it is the system, once for all parts."""
+    return layer.system if isinstance(layer, OsPart) else layer
+
+
+def _make_step(step: _Step, shop: Workshop, advance: Advance) -> dict[str, LayerRecord]:
+    """Make a layer, or all parts of a system; returns the records by the layers' keys."""
+    if isinstance(step, OsLayer) and (planned := parts(step)):
+        return _make_parts(step, planned, shop, advance)
+    return {step.key: _make_one(step, shop, advance)}
+
+
+def _make_one(layer: _Step, shop: Workshop, advance: Advance) -> LayerRecord:
     store, progress = shop.store, shop.progress
     # Two builds that want the same layer: the second waits, and then finds it made.
     with store.exclusive(layer.key):
@@ -235,6 +253,34 @@ def _make_one(layer: Layer, shop: Workshop, advance: Advance) -> LayerRecord:
         store.put_layer(layer.key, record)
     progress.end(layer.key, layer.title, "done", record.size)
     return record
+
+
+def _make_parts(
+    system: OsLayer, planned: Sequence[OsPart], shop: Workshop, advance: Advance
+) -> dict[str, LayerRecord]:
+    """Install a system, and make all its parts of it; those that are there already come out the same."""
+    store, progress = shop.store, shop.progress
+    with store.exclusive(system.key):
+        found = {part.key: store.layer(part.key) for part in planned}
+        records = {key: record for key, record in found.items() if record is not None}
+        done = "cached"
+        if len(records) < len(planned):
+            progress.begin(system.key, system.title, "installing")
+            tools = toolbox.choose(shop.site)
+            try:
+                made = build_os_parts(planned, _files(system.debs, store), store, advance, tools)
+            except BaseException:
+                progress.end(system.key, system.title, "failed")
+                raise
+            records = {part.key: record for part, record in zip(planned, made, strict=True)}
+            done = "done"
+            for part in planned:
+                store.put_layer(part.key, records[part.key])
+                store.put_layer(part.likely, records[part.key])
+    progress.end(system.key, system.title, done, sum(record.size for record in records.values()))
+    for part in planned:
+        progress.end(part.key, part.title, done, records[part.key].size)
+    return records
 
 
 def _blobs(layers: Sequence[BuiltLayer], store: Store) -> tuple[Path, ...]:
@@ -303,9 +349,9 @@ class _CancelledError(Exception):
 class _Queue:
     """Which layers still wait for packages; hands each to the cores once its last package is there."""
 
-    def __init__(self, layers: Sequence[Layer], shop: Workshop, cores: ThreadPoolExecutor) -> None:
+    def __init__(self, layers: Sequence[_Step], shop: Workshop, cores: ThreadPoolExecutor) -> None:
         self.cancelled = threading.Event()
-        self.jobs: dict[Future[LayerRecord], Layer] = {}
+        self.jobs: list[Future[dict[str, LayerRecord]]] = []
         self.fetched = 0
         # In this order: what is compiled may need what was compiled before.
         self.executed = tuple(layer for layer in layers if isinstance(layer, OsLayer | BuiltLayer))
@@ -374,11 +420,10 @@ class _Queue:
         layer = self._layers[key]
         if self._waiting[key] or isinstance(layer, OsLayer | BuiltLayer):  # the caller's thread makes these
             return
-        job = self._cores.submit(_make_one, layer, self._shop, self.advance_of(key))
-        self.jobs[job] = layer
+        self.jobs.append(self._cores.submit(_make_step, layer, self._shop, self.advance_of(key)))
 
 
-def _packages(layer: Layer) -> tuple[Package, ...]:
+def _packages(layer: _Step) -> tuple[Package, ...]:
     match layer:
         case ImportedLayer():
             return (layer.blob,)
@@ -394,5 +439,5 @@ def _packages(layer: Layer) -> tuple[Package, ...]:
             return ()
 
 
-def _weight(layer: Layer) -> int:
+def _weight(layer: _Step) -> int:
     return sum(package.size for package in _packages(layer))

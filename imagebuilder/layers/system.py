@@ -12,16 +12,19 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from imagebuilder import emulation, platforms, suites
 from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.layers import debs as order
 from imagebuilder.layers import upper
 from imagebuilder.layers.archive import compress_tar, settle_headers
-from imagebuilder.plan import OsLayer, UpperOsLayer
+from imagebuilder.layers.split import split
+from imagebuilder.plan import OsLayer, OsPart, UpperOsLayer
 from imagebuilder.process import CommandError
 from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store, check_bytes
@@ -60,6 +63,38 @@ def build_os_layer(
         EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
 
     """
+    with _installed(layer, debs, store, tools) as tar:
+        return compress_tar(tar, store, advance)
+
+
+def build_os_parts(
+    parts: Sequence[OsPart], debs: Mapping[str, Path], store: Store, advance: Advance, tools: Toolbox = HOST
+) -> tuple[LayerRecord, ...]:
+    """Install a system as `build_os_layer` does, and make a layer of each of its parts.
+
+    Args:
+        parts: all those of one system, as `plan.parts` gives them.
+        debs: file of every package, by hex sha256.
+        store: where the layers' blobs and all temporary files go.
+        advance: told the bytes of the layers' tars, which are there at the end.
+        tools: where mmdebstrap and dpkg run.
+
+    Returns:
+        The records of the parts, in their order.
+
+    Raises:
+        ImagebuilderError: as `build_os_layer` does.
+
+    """
+    homes = {deb.name: part.name for part in parts for deb in part.debs}
+    with _installed(parts[0].system, debs, store, tools) as tar:
+        tars = split(tar, homes)
+        return tuple(compress_tar(cast("BinaryIO", tars[part.name]), store, advance) for part in parts)
+
+
+@contextmanager
+def _installed(layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: Toolbox) -> Iterator[BinaryIO]:
+    """Make a root of a layer's packages; gives its tar, or that of what changed in the base below."""
     with store.work() as folder, tools.open(folder, network=False) as desk:
         hand_in(layer, debs, folder, desk, tools)
         if isinstance(layer, UpperOsLayer):
@@ -71,7 +106,7 @@ def build_os_layer(
         desk.bring(_TAR)
         with (folder / _TAR).open("r+b") as stream:
             settle_headers(stream)
-            return compress_tar(stream, store, advance)
+            yield stream
 
 
 def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, desk: Desk, tools: Toolbox) -> None:

@@ -24,11 +24,12 @@ from imagebuilder.plan.layer import (
     KeysLayer,
     Layer,
     OsLayer,
+    OsPart,
     UpperOsLayer,
     User,
     WheelLayer,
 )
-from imagebuilder.plan.layout import MAX_LAYERS, OWN_LAYER_BYTES, Plan, as_made, by_docker, plan
+from imagebuilder.plan.layout import MAX_LAYERS, OWN_LAYER_BYTES, STATE, Plan, as_made, by_docker, parts, plan
 
 __all__ = [
     "BAKED_KEYS",
@@ -38,6 +39,7 @@ __all__ = [
     "MAX_LAYERS",
     "OWN_LAYER_BYTES",
     "PATH",
+    "STATE",
     "VENV",
     "BuiltLayer",
     "Config",
@@ -48,6 +50,7 @@ __all__ = [
     "KeysLayer",
     "Layer",
     "OsLayer",
+    "OsPart",
     "Plan",
     "UpperOsLayer",
     "User",
@@ -57,6 +60,7 @@ __all__ = [
     "environment",
     "image_tags",
     "index_tags",
+    "parts",
     "plan",
     "version",
 ]

@@ -70,6 +70,47 @@ class OsLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OsPart:
+    """A layer of the system: what some of its packages brought, or its state, which is all the rest.
+
+    All parts of a system are made at once, and together are the files of its `OsLayer`. A part's key is of
+    the whole system, for a script of one package may change what another brought; but as a rule its bytes,
+    and with them its digest, depend on its own packages alone.
+
+    Attributes:
+        system: that it is a part of.
+        name: one of its kind in the system.
+        about: what people call what is in it.
+        debs: whose files it has; none for the state.
+
+    """
+
+    system: OsLayer
+    name: str
+    about: str
+    debs: tuple[Deb, ...]
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        count = f", {len(self.debs)} packages" if self.debs else ""
+        return f"{self.system.distribution} {self.system.suite}: {self.about}{count}"
+
+    @property
+    def key(self) -> str:
+        names = [deb.name for deb in self.debs]
+        return _key("os-part", self.FORMAT, [self.system.key, self.name, names])
+
+    @property
+    def likely(self) -> str:
+        """A key of its own packages alone: what they gave in another system is a good guess of the bytes."""
+        system = self.system
+        where = [system.distribution, system.suite, system.architecture]
+        return _key("os-part-likely", self.FORMAT, [where, self.name, [deb.sha256 for deb in self.debs]])
+
+
+@dataclass(frozen=True, kw_only=True)
 class DockerOsLayer(OsLayer):
     """The same packages on the same base, as BuildKit installs them from the Dockerfile's `os` stage.
 
@@ -255,7 +296,7 @@ class KeysLayer:
         return _key("keys", self.FORMAT, self)
 
 
-Layer = ImportedLayer | OsLayer | BuiltLayer | WheelLayer | FilesLayer | KeysLayer
+Layer = ImportedLayer | OsLayer | OsPart | BuiltLayer | WheelLayer | FilesLayer | KeysLayer
 
 
 def fields(value: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from imagebuilder import catalog, platforms
+from imagebuilder import catalog, groups, platforms
 from imagebuilder.lock import Lock
 from imagebuilder.plan.config import BASE_DIGEST_LABEL, ENGINE_LABEL, Config, config, image_tags, user
 from imagebuilder.plan.layer import (
@@ -19,6 +19,7 @@ from imagebuilder.plan.layer import (
     KeysLayer,
     Layer,
     OsLayer,
+    OsPart,
     UpperOsLayer,
     User,
     WheelLayer,
@@ -30,6 +31,8 @@ MAX_LAYERS = 60
 # Wheels from this size on get a layer of their own; smaller ones share one per component. Chosen so that
 # everything worth not pushing again stands alone: a shared layer is at worst a few of these.
 OWN_LAYER_BYTES = 8_000_000
+# The part of a system that belongs to no package; see `parts`.
+STATE = "state"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,17 @@ class Plan:
     def platform(self) -> str:
         return platforms.of(self.architecture)
 
+    @property
+    def system(self) -> OsLayer:
+        """The system that packages are installed into, whether it is one layer here or its parts are."""
+        found = (layer.system if isinstance(layer, OsPart) else layer for layer in self.layers)
+        return next(layer for layer in found if isinstance(layer, OsLayer))
+
+    @property
+    def system_layers(self) -> int:
+        """How many layers, from the lowest on, hold Debian packages: those of the base, and the system."""
+        return sum(isinstance(layer, ImportedLayer | OsLayer | OsPart) for layer in self.layers)
+
 
 def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
     """Lay out an image.
@@ -76,7 +90,7 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
         architecture=lock.architecture,
         layers=(
             *_imported(lock),
-            _os_layer(lock, account),
+            *_system_layers(lock, account),
             *_built_layers(recipe, lock),
             *_wheel_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.
@@ -98,11 +112,13 @@ def by_docker(plan: Plan, base_digest: str = "") -> Plan:
         base_digest: see `DockerOsLayer`.
 
     """
+    layers = plan.layers
     # What is above a registry's image stays what it is: that image is in the plan already.
-    layers = tuple(
-        DockerOsLayer(**fields(layer), base_digest=base_digest) if type(layer) is OsLayer else layer
-        for layer in plan.layers
-    )
+    if type(plan.system) is OsLayer:
+        whole = DockerOsLayer(**fields(plan.system), base_digest=base_digest)
+        first = next(number for number, layer in enumerate(layers) if isinstance(layer, OsPart))
+        rest = (layer for layer in layers[first:] if not isinstance(layer, OsPart))
+        layers = (*layers[:first], whole, *rest)
     labels = {**dict(plan.config.labels), ENGINE_LABEL: "docker"}
     if base_digest:
         labels[BASE_DIGEST_LABEL] = base_digest
@@ -117,6 +133,20 @@ def as_made(plan: Plan, labels: Mapping[str, str]) -> Plan:
     return plan
 
 
+def parts(system: OsLayer) -> tuple[OsPart, ...]:
+    """Part a system by what its packages are for; the state, which changes with each of them, comes last.
+
+    One above a base from a registry, or made by BuildKit, is one layer.
+    """
+    if type(system) is not OsLayer:
+        return ()
+    grouped = groups.of(system.debs)
+    return (
+        *(OsPart(system=system, name=each.name, about=each.title, debs=each.debs) for each in grouped),
+        OsPart(system=system, name=STATE, about="settings and state", debs=()),
+    )
+
+
 def _imported(lock: Lock) -> Iterable[ImportedLayer]:
     if lock.image:
         for number, layer in enumerate(lock.image.layers, start=1):
@@ -124,7 +154,7 @@ def _imported(lock: Lock) -> Iterable[ImportedLayer]:
             yield ImportedLayer(blob=layer, title=title)
 
 
-def _os_layer(lock: Lock, user: User) -> OsLayer:
+def _system_layers(lock: Lock, user: User) -> tuple[OsLayer | OsPart, ...]:
     distribution, _, suite = lock.base.partition(":")
     system = OsLayer(
         distribution=distribution,
@@ -134,7 +164,9 @@ def _os_layer(lock: Lock, user: User) -> OsLayer:
         user=user,
         python=lock.python,
     )
-    return UpperOsLayer(**fields(system), below=lock.image.layers) if lock.image else system
+    if lock.image:
+        return (UpperOsLayer(**fields(system), below=lock.image.layers),)
+    return parts(system)
 
 
 def _built_layers(recipe: Recipe, lock: Lock) -> tuple[BuiltLayer, ...]:
@@ -181,7 +213,8 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
 
     With more layers than an image may have, the smallest of the large join their component's group.
     """
-    below = len(lock.builds) + (len(lock.image.layers) if lock.image else 0)
+    system = len(lock.image.layers) if lock.image else len(groups.of(lock.debs))
+    below = len(lock.builds) + system
     room = MAX_LAYERS - 2 - below - len({wheel.component for wheel in lock.wheels})
     ranked = sorted(lock.wheels, key=lambda wheel: (-wheel.size, wheel.name))
     alone = [wheel for wheel in ranked if wheel.size >= OWN_LAYER_BYTES][: max(room, 0)]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import os
+import shutil
 import tarfile
+import tempfile
 from collections.abc import Iterator
+from typing import BinaryIO, cast
 
 import pytest
 from docker import DockerClient
 
-from imagebuilder import plan, suites
+from imagebuilder import plan, suites, tarstream
 from imagebuilder.errors import ConflictError
+from imagebuilder.layers.split import split
 from imagebuilder.layers.system import build_os_layer
 from imagebuilder.progress import no_advance
 from imagebuilder.resolve import debian
@@ -20,6 +24,7 @@ from imagebuilder.resolve.request import Request
 from imagebuilder.site import Site, detect
 from imagebuilder.store import LayerRecord, Store
 from tests.support import oslayer
+from tests.support.parts import entries_of, union_of
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +112,29 @@ def test_the_venv_is_empty_and_group_0_may_write_to_it(tar: tarfile.TarFile) -> 
     for path in (f".{plan.VENV}", f".{plan.VENV}/bin", site_packages):
         member = tar.getmember(path)
         assert (member.uid, member.gid, member.mode) == (0, 0, 0o775)
+
+
+def test_its_parts_are_the_same_files_and_little_of_it_is_state(
+    made: LayerRecord, asked: Request, store: Store, site: Site
+) -> None:
+    parts = plan.parts(oslayer.layer_of(asked, debian.resolve_debs(asked, site)))
+    homes = {deb.name: part.name for part in parts for deb in part.debs}
+    with tempfile.TemporaryFile() as tar:
+        with tarstream.open_layer(store.blob(made.digest)) as stream:
+            shutil.copyfileobj(stream, tar, 1 << 20)
+        found = {
+            name: entries_of(cast("BinaryIO", part))
+            for name, part in split(cast("BinaryIO", tar), homes).items()
+        }
+        tar.seek(0)
+        assert union_of(found.values()) == entries_of(cast("BinaryIO", tar))
+    assert list(found) == [part.name for part in parts]
+    state = found[plan.STATE]
+    files = [name for name, entry in state.items() if entry[0] == tarfile.REGTYPE]
+    assert {"./var/lib/dpkg/status", "./etc/passwd", f".{plan.VENV}/pyvenv.cfg"} <= set(files)
+    # What was compiled to bytecode is with its module, and dpkg's lists are with their packages.
+    assert not [name for name in files if name.endswith((".pyc", ".list", ".so"))]
+    assert len(files) < 500
 
 
 def test_it_works_as_a_system(made: LayerRecord, store: Store, engine: DockerClient) -> None:

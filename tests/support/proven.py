@@ -45,7 +45,7 @@ def put_built(plan: plans.Plan, store: Store, *, passed: bool = True) -> ImageRe
     records = []
     for number, layer in enumerate(plan.layers):
         files = {f"layer{number}": bytes([number]) * 5000}
-        if isinstance(layer, plans.OsLayer):
+        if isinstance(layer, plans.OsPart) and layer.name == plans.STATE:
             files["./usr/share/doc/zlib1g/copyright"] = COPYRIGHT
             files["./usr/share/doc/gcc-14"] = b"->gcc-14-base"
             files["./usr/share/doc/gcc-14-base/copyright"] = b"Free text, as old packages have it."

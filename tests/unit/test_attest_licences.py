@@ -85,8 +85,9 @@ def test_metadata_of_wheels(metadata: str, expression: str) -> None:
 
 def test_debs_are_read_from_the_image_through_links(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    image, _ = put_proven(store)
-    found = licences.of_debs(image, store)
+    image, source = put_proven(store)
+    _, plan = source.read()
+    found = licences.of_debs(image, store, plan.system_layers)
     assert found.keys() == {"zlib1g", "zlib1g-dev"}
     assert found["zlib1g"] == found["zlib1g-dev"]
     assert found["zlib1g"].expression == (

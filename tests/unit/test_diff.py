@@ -8,6 +8,7 @@ import pytest
 
 from imagebuilder import diff, plan
 from imagebuilder.diff import Change, Part, Side
+from imagebuilder.plan import OsPart
 from imagebuilder.store import LayerRecord, Store
 from tests.unit import samples
 
@@ -76,3 +77,26 @@ def test_a_planned_layer_and_the_same_one_built_are_one(store: Store) -> None:
     assert after.layers is not None
     assert (after.layers[0].identity, after.layers[0].size, after.layers[0].measured) == (digest, 5, True)
     assert diff.compare(after, diff.of_plan("c", lock, planned, store)).same
+
+
+def test_a_part_of_a_system_is_expected_to_be_what_its_packages_gave_elsewhere(store: Store) -> None:
+    lock = samples.lock(debs=(samples.deb("bash"), samples.deb("openssh"), samples.deb("htop")))
+    made = plan.plan(samples.recipe(), lock, ())
+    for number, layer in enumerate(made.layers):
+        digest, size = store.put_bytes(f"layer {number}".encode())
+        record = LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type="x")
+        store.put_layer(layer.key, record)
+        if isinstance(layer, OsPart):
+            store.put_layer(layer.likely, record)
+    more = samples.lock(debs=(*lock.debs, samples.deb("tree")))
+    sides = (
+        diff.of_plan("a", lock, made, store),
+        diff.of_plan("b", more, plan.plan(samples.recipe(), more, ()), store),
+    )
+    found = diff.compare(*sides)
+    assert found.new is not None
+    # The other packages, and the state; not the base, nor ssh.
+    assert [part.title for part in found.new] == [
+        "debian trixie: other packages, 2 packages",
+        "debian trixie: settings and state",
+    ]

@@ -16,7 +16,7 @@ from imagebuilder import plan as plans
 from imagebuilder.engines import bases, docker, embedded
 from imagebuilder.engines.docker import Means
 from imagebuilder.errors import BuildError, EnvironmentFault, InputError
-from imagebuilder.plan import DockerOsLayer, Entry, OsLayer, Plan
+from imagebuilder.plan import DockerOsLayer, Entry, Plan
 from imagebuilder.progress import LineProgress
 from imagebuilder.render import render
 from imagebuilder.site import Site, ToolsSite
@@ -130,7 +130,7 @@ def test_the_embedded_engines_keys_and_config_do_not_change(store: Store) -> Non
     assert plans.as_made(plan, {}) == plan
     changed = plans.by_docker(plan)
     assert changed.layers[0].key != plan.layers[0].key
-    assert changed.layers[1:] == plan.layers[1:]
+    assert changed.layers[1:] == plan.layers[plan.system_layers :]
     assert plans.by_docker(plan, DIGEST).layers[0].key != changed.layers[0].key
 
 
@@ -243,8 +243,7 @@ def test_where_the_base_comes_from(
     expected: str,
 ) -> None:  # fmt: skip
     (false_docker / "digest").write_text(digest)
-    layer = planned(store)[0].layers[0]
-    assert isinstance(layer, OsLayer)
+    layer = planned(store)[0].system
     found = bases.choose(layer, wanted, site(at_hand=at_hand), registry_first=registry_first)
     assert found.digest == expected
 
@@ -256,8 +255,7 @@ def site(*, at_hand: bool) -> Site:
 
 def test_a_registry_that_does_not_answer_is_said_with_a_way_out(false_docker: Path, store: Store) -> None:
     (false_docker / "digest").write_text("")
-    layer = planned(store)[0].layers[0]
-    assert isinstance(layer, OsLayer)
+    layer = planned(store)[0].system
     with pytest.raises(EnvironmentFault, match="no registry answers") as caught:
         bases.choose(layer, "registry", Site(), registry_first=False)
     assert "--base bootstrap" in str(caught.value)

@@ -14,6 +14,7 @@ from imagebuilder import emulation, supply
 from imagebuilder import plan as plans
 from imagebuilder.engines import embedded
 from imagebuilder.engines.embedded import Workshop
+from imagebuilder.errors import BuildError
 from imagebuilder.lock import Build, Lock, Source
 from imagebuilder.progress import LineProgress
 from imagebuilder.site import Site
@@ -64,8 +65,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         digest, size = store.put_bytes(name.encode())
         return LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type="x")
 
-    def system(_layer: object, _debs: object, store: Store, *_: object, **__: object) -> LayerRecord:
-        return record("system", 0, store)
+    def system(
+        parts: Sequence[plans.OsPart], _debs: object, store: Store, *_: object, **__: object
+    ) -> tuple[LayerRecord, ...]:
+        first = record("system", 0, store)
+        return (first,) * len(parts)
 
     def compiled(
         layer: plans.BuiltLayer, files: dict[str, Path], below: Sequence[Path], store: Store, *_: object,
@@ -76,7 +80,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         return record(layer.component, len(below), store)
 
     monkeypatch.setattr(supply, "fetch", fetch)
-    monkeypatch.setattr(embedded, "build_os_layer", system)
+    monkeypatch.setattr(embedded, "build_os_parts", system)
     monkeypatch.setattr(embedded, "build_built_layer", compiled)
     monkeypatch.setattr(emulation, "require", lambda _platform: None)
     return order
@@ -91,10 +95,50 @@ def test_what_is_compiled_comes_after_the_system_and_on_what_it_needs(
     built = embedded.build(plan, shop)
     here = threading.get_ident()
     assert made == [("system", 0, here), ("openmpi", 0, here), ("mpi4py", 1, here)]
-    assert (built.made, built.reused) == (4, 0)
+    # One group of packages and the state, what is compiled, and the settings.
+    assert (built.made, built.reused) == (5, 0)
     again = embedded.build(plan, shop)
-    assert (again.made, again.reused) == (0, 4)
+    assert (again.made, again.reused) == (0, 5)
     # Another system, the same components: they are not compiled again.
     more = LOCK.model_copy(update={"debs": (*LOCK.debs, OWN.model_copy(update={"name": "htop"}))})
     third = embedded.build(plans.plan(RECIPE, more, ()), shop)
-    assert (third.made, made[-1][0]) == (1, "system")
+    assert (third.made, [name for name, _, _ in made[3:]]) == (2, ["system"])
+
+
+def test_a_part_that_is_gone_is_made_with_its_system_and_the_others_stay(
+    made: list[tuple[str, int, int]], tmp_path: Path
+) -> None:
+    plan = plans.plan(RECIPE, LOCK, ())
+    store = Store(tmp_path)
+    said = io.StringIO()
+    shop = Workshop(lock=LOCK, store=store, site=Site(), progress=LineProgress(said))
+    first = embedded.build(plan, shop).image
+    store.layer_path(plan.layers[1].key).unlink()
+    assert embedded.missing_layers(plan, store) == (plan.layers[1],)
+    said.truncate(0)
+    again = embedded.build(plan, shop)
+    assert (again.image, again.made, made[-1][0]) == (first, 1, "system")
+    lines = [line.split()[0] for line in said.getvalue().strip("\0").splitlines() if "debian trixie" in line]
+    # What is there, the one line of installing, its end, and the parts.
+    assert lines == ["cached", "installing", "done", "done", "done"]
+    assert embedded.missing_layers(plan, store) == ()
+
+
+def test_a_system_that_cannot_be_made_leaves_no_part(
+    made: list[tuple[str, int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plans.plan(RECIPE, LOCK, ())
+    store = Store(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise BuildError("no room")
+
+    monkeypatch.setattr(embedded, "build_os_parts", fail)
+    said = io.StringIO()
+    with pytest.raises(BuildError, match="no room"):
+        embedded.build(plan, Workshop(lock=LOCK, store=store, site=Site(), progress=LineProgress(said)))
+    assert made == []
+    assert "failed       debian trixie, 1 packages" in said.getvalue()
+    assert {layer for layer in plan.layers if isinstance(layer, plans.OsPart)} <= set(
+        embedded.missing_layers(plan, store)
+    )

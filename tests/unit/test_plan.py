@@ -1,7 +1,7 @@
 import dataclasses
 
 from imagebuilder import plan as plans
-from imagebuilder.plan import Entry, FilesLayer, OsLayer, WheelLayer
+from imagebuilder.plan import Entry, FilesLayer, OsPart, WheelLayer
 from tests.unit import samples
 
 MEGABYTE = 1_000_000
@@ -14,7 +14,7 @@ def wheel_layers(plan: plans.Plan) -> list[WheelLayer]:
 
 def test_the_system_comes_first_and_the_settings_last() -> None:
     plan = plans.plan(samples.recipe(), samples.lock(), ())
-    assert isinstance(plan.layers[0], OsLayer)
+    assert isinstance(plan.layers[0], OsPart)
     assert isinstance(plan.layers[-1], FilesLayer)
 
 
@@ -105,8 +105,7 @@ def test_another_user_than_root_gets_group_zero_and_the_recipes_port() -> None:
     plan = plans.plan(recipe, samples.lock(), ())
     assert plan.config.user == "1000:0"
     assert plan.config.ports == (2222,)
-    assert isinstance(plan.layers[0], OsLayer)
-    assert plan.layers[0].user.home == "/home/trainer"
+    assert plan.system.user.home == "/home/trainer"
 
 
 def test_links_of_the_catalog_and_files_are_sorted_into_the_settings() -> None:
@@ -121,8 +120,7 @@ def test_links_of_the_catalog_and_files_are_sorted_into_the_settings() -> None:
 
 
 def test_sections_that_a_base_leaves_out_are_known_by_the_packages() -> None:
-    layer = plans.plan(samples.recipe(), samples.lock(), ()).layers[0]
-    assert isinstance(layer, OsLayer)
+    layer = plans.plan(samples.recipe(), samples.lock(), ()).system
     assert layer.sections == ()
     path = "pool/non-free/n/nvidia-cuda-toolkit/nvidia-cuda-toolkit_12.4.131_amd64.deb"
     deb = samples.deb("nvidia-cuda-toolkit").model_copy(update={"path": path})
