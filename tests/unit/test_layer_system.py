@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import suites
+from imagebuilder import contents, suites
+from imagebuilder import plan as plans
 from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.layers import debs as order
-from imagebuilder.layers.system import build_os_layer
+from imagebuilder.layers.system import build_os_layer, build_os_parts
 from imagebuilder.lock import Deb
 from imagebuilder.plan import OsLayer, User
 from imagebuilder.progress import no_advance
@@ -170,6 +171,30 @@ def build(tmp_path: Path) -> Store:
 def test_the_tar_becomes_a_layer_and_no_temporary_file_remains(tools: Path, tmp_path: Path) -> None:
     store = build(tmp_path)
     assert (tools / "argv").exists()
+    assert list((store.root / "work").iterdir()) == []
+
+
+def test_one_run_gives_a_layer_for_each_part(tools: Path, tmp_path: Path) -> None:
+    listed = b"/.\n/etc\n/etc/x\n"
+    with tarfile.open(tools / "tar", "w") as tar:
+        for name, content in {
+            "./etc/x": b"",
+            "./var/lib/dpkg/info/bash.list": listed,
+            "./var/lib/dpkg/info/bash.md5sums": b"d41d8cd98f00b204e9800998ecf8427e  etc/x\n",
+            "./var/lib/dpkg/status": b"Package: bash\n",
+        }.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    store = Store(tmp_path / "store")
+    parts = plans.parts(layer())
+    assert [part.name for part in parts] == ["base", "other", plans.STATE]
+    read: list[int] = []
+    records = build_os_parts(parts, files(tmp_path, layer()), store, read.append)
+    found = [sorted(contents.of_layers([store.blob(record.digest)])) for record in records]
+    info = "var/lib/dpkg/info/bash"
+    assert found == [["etc/x", f"{info}.list", f"{info}.md5sums"], [], ["var/lib/dpkg/status"]]
+    assert sum(read) == sum(record.unpacked for record in records)
     assert list((store.root / "work").iterdir()) == []
 
 
