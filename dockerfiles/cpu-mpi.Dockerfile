@@ -315,6 +315,8 @@ sed -i -E 's/^([^:]*:[^:]*:)[^:]*:/\1:/' /etc/shadow
 IMAGEBUILDER_END_OF_FILE
 
 # ---- what installs wheels; nothing of it reaches the image
+# Modules are compiled by their place in the image, and by a time of theirs that no exporter changes. What does not
+# compile (templates, tests for Python 2) is left out, as pip does.
 FROM os AS installer
 RUN python3 -m venv /installer && install -d -m 0755 /out/opt
 
@@ -329,7 +331,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'numpy==2.5.5 --hash=sha256:824025655df929268bfe6b47ed91a00d14209a6f760847cf150be446829e1ce4' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- python: 2 wheels
 FROM installer AS wheels-02-python
@@ -344,6 +349,9 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
       --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; } \
  && rm /out/opt/venv/bin/pip3.*
 
 # ---- the image

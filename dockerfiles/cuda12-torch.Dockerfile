@@ -318,6 +318,8 @@ sed -i -E 's/^([^:]*:[^:]*:)[^:]*:/\1:/' /etc/shadow
 IMAGEBUILDER_END_OF_FILE
 
 # ---- what installs wheels; nothing of it reaches the image
+# Modules are compiled by their place in the image, and by a time of theirs that no exporter changes. What does not
+# compile (templates, tests for Python 2) is left out, as pip does.
 FROM os AS installer
 RUN python3 -m venv /installer && install -d -m 0755 /out/opt
 
@@ -332,7 +334,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'torch==2.10.0 --hash=sha256:80b1b5bfe38eb0e9f5ff09f206dcac0a87aadd084230d4a36eea5ec5232c115b' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cudnn-cu12 9.10.2.21
 FROM installer AS wheels-02-nvidia-cudnn-cu12
@@ -345,7 +350,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cudnn-cu12==9.10.2.21 --hash=sha256:949452be657fa16687d0930933f032835951ef0892b37d2d53824d1a84dc97a8' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cublas-cu12 12.8.4.1
 FROM installer AS wheels-03-nvidia-cublas-cu12
@@ -358,7 +366,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cublas-cu12==12.8.4.1 --hash=sha256:8ac4e771d5a348c551b2a426eda6193c19aa630236b418086020df5ba9667142' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nccl-cu12 2.27.5
 FROM installer AS wheels-04-nvidia-nccl-cu12
@@ -371,7 +382,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-nccl-cu12==2.27.5 --hash=sha256:ad730cf15cb5d25fe849c6e6ca9eb5b76db16a80f13f425ac68d8e2e55624457' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusparse-cu12 12.5.8.93
 FROM installer AS wheels-05-nvidia-cusparse-cu12
@@ -384,7 +398,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cusparse-cu12==12.5.8.93 --hash=sha256:1ec05d76bbbd8b61b06a80e1eaf8cf4959c3d4ce8e711b65ebd0443bb0ebb13b' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusparselt-cu12 0.7.1
 FROM installer AS wheels-06-nvidia-cusparselt-cu12
@@ -397,7 +414,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cusparselt-cu12==0.7.1 --hash=sha256:f1bb701d6b930d5a7cea44c19ceb973311500847f81b634d802b7b539dc55623' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusolver-cu12 11.7.3.90
 FROM installer AS wheels-07-nvidia-cusolver-cu12
@@ -410,7 +430,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cusolver-cu12==11.7.3.90 --hash=sha256:4376c11ad263152bd50ea295c05370360776f8c3427b30991df774f9fb26c450' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cufft-cu12 11.3.3.83
 FROM installer AS wheels-08-nvidia-cufft-cu12
@@ -423,7 +446,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cufft-cu12==11.3.3.83 --hash=sha256:4d2dd21ec0b88cf61b62e6b43564355e5222e4a3fb394cac0db101f2dd0d4f74' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- triton 3.6.0
 FROM installer AS wheels-09-triton
@@ -436,7 +462,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'triton==3.6.0 --hash=sha256:10c7f76c6e72d2ef08df639e3d0d30729112f47a56b0c81672edc05ee5116ac9' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nvshmem-cu12 3.4.5
 FROM installer AS wheels-10-nvidia-nvshmem-cu12
@@ -449,7 +478,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-nvshmem-cu12==3.4.5 --hash=sha256:042f2500f24c021db8a06c5eec2539027d57460e1c1a762055a6554f72c369bd' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-nvrtc-cu12 12.8.93
 FROM installer AS wheels-11-nvidia-cuda-nvrtc-cu12
@@ -462,7 +494,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cuda-nvrtc-cu12==12.8.93 --hash=sha256:a7756528852ef889772a84c6cd89d41dfa74667e24cca16bb31f8f061e3e9994' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-curand-cu12 10.3.9.90
 FROM installer AS wheels-12-nvidia-curand-cu12
@@ -475,7 +510,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-curand-cu12==10.3.9.90 --hash=sha256:b32331d4f4df5d6eefa0554c565b626c7216f87a06a4f56fab27c3b68a830ec9' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nvjitlink-cu12 12.8.93
 FROM installer AS wheels-13-nvidia-nvjitlink-cu12
@@ -488,7 +526,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-nvjitlink-cu12==12.8.93 --hash=sha256:81ff63371a7ebd6e6451970684f916be2eab07321b73c9d244dc2b4da7f73b88' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- numpy 2.5.5
 FROM installer AS wheels-14-numpy
@@ -501,7 +542,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'numpy==2.5.5 --hash=sha256:824025655df929268bfe6b47ed91a00d14209a6f760847cf150be446829e1ce4' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- cuda-bindings 12.9.4
 FROM installer AS wheels-15-cuda-bindings
@@ -514,7 +558,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'cuda-bindings==12.9.4 --hash=sha256:32bdc5a76906be4c61eb98f546a6786c5773a881f3b166486449b5d141e4a39f' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-cupti-cu12 12.8.90
 FROM installer AS wheels-16-nvidia-cuda-cupti-cu12
@@ -527,7 +574,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cuda-cupti-cu12==12.8.90 --hash=sha256:ea0cb07ebda26bb9b29ba82cda34849e73c166c18162d3913575b0c9db9a6182' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-runtime-cu12 12.8.90
 FROM installer AS wheels-17-nvidia-cuda-runtime-cu12
@@ -540,7 +590,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cuda-runtime-cu12==12.8.90 --hash=sha256:adade8dcbd0edf427b7204d480d6066d33902cab2a4707dcfc48a2d0fd44ab90' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- python: 11 wheels
 FROM installer AS wheels-18-python
@@ -564,6 +617,9 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
       --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; } \
  && rm /out/opt/venv/bin/pip3.*
 
 # ---- torch: 12 wheels
@@ -588,7 +644,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'typing-extensions==4.16.0 --hash=sha256:481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- the image
 FROM os AS image

@@ -318,6 +318,8 @@ sed -i -E 's/^([^:]*:[^:]*:)[^:]*:/\1:/' /etc/shadow
 IMAGEBUILDER_END_OF_FILE
 
 # ---- what installs wheels; nothing of it reaches the image
+# Modules are compiled by their place in the image, and by a time of theirs that no exporter changes. What does not
+# compile (templates, tests for Python 2) is left out, as pip does.
 FROM os AS installer
 RUN python3 -m venv /installer && install -d -m 0755 /out/opt
 
@@ -332,7 +334,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'torch==2.15.0 --hash=sha256:241fea2bac4ed8351307cd13eca5020fbe231f990891be299cf683897caebfbc' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cudnn-cu13 9.26.0.51
 FROM installer AS wheels-02-nvidia-cudnn-cu13
@@ -345,7 +350,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cudnn-cu13==9.26.0.51 --hash=sha256:9c976d539786698c71d6bcdbe2053b7485fae062ff7e1215d2f2ff67b1a2149a' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cublas 13.4.1.3
 FROM installer AS wheels-03-nvidia-cublas
@@ -358,7 +366,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cublas==13.4.1.3 --hash=sha256:a5917cb642cfb07f4a0231ee16aec7e2e0357d8cb8b1b78a0c9c68dba3e6afc7' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- triton 3.9.0
 FROM installer AS wheels-04-triton
@@ -371,7 +382,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'triton==3.9.0 --hash=sha256:5e52ab4e2f1d64f0ac494c9aa723697b793f81a91c4cae4c36608ca0bc4267bf' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusolver 12.2.0.11
 FROM installer AS wheels-05-nvidia-cusolver
@@ -384,7 +398,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cusolver==12.2.0.11 --hash=sha256:fab5778f6769947389a1a6abc07e635576825a08c0ffc68c3ae7f1392c794b42' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cufft 12.2.0.57
 FROM installer AS wheels-06-nvidia-cufft
@@ -397,7 +414,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cufft==12.2.0.57 --hash=sha256:34da27fadf3979b0b042c43823f0530be8408b86df31ee0108e1ca0b621d4ef6' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nccl-cu13 2.30.7
 FROM installer AS wheels-07-nvidia-nccl-cu13
@@ -410,7 +430,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-nccl-cu13==2.30.7 --hash=sha256:cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusparselt-cu13 0.8.1
 FROM installer AS wheels-08-nvidia-cusparselt-cu13
@@ -423,7 +446,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cusparselt-cu13==0.8.1 --hash=sha256:786ce87568c303fadb5afcc7102d454cd3040d75f6f8626f5db460d1871f4dd0' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusparse 12.7.10.12
 FROM installer AS wheels-09-nvidia-cusparse
@@ -436,7 +462,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cusparse==12.7.10.12 --hash=sha256:25907c75e4db1581685f06f61cc6cdecc04611765516a52373e0a18ebd69fa00' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nvshmem-cu13 3.7.2
 FROM installer AS wheels-10-nvidia-nvshmem-cu13
@@ -449,7 +478,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-nvshmem-cu13==3.7.2 --hash=sha256:b9a4f843c62b5dded8ad33fd6d220e007dcd39f06cee549292f5ba14ce4c235c' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-nvrtc 13.2.86
 FROM installer AS wheels-11-nvidia-cuda-nvrtc
@@ -462,7 +494,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cuda-nvrtc==13.2.86 --hash=sha256:8111c5130e967b78222ea2124145f8efe9ce201b752b2579a2513100a53be1c5' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nvjitlink 13.5.37
 FROM installer AS wheels-12-nvidia-nvjitlink
@@ -475,7 +510,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-nvjitlink==13.5.37 --hash=sha256:280d7cb9649704145f074b8dbde500de04ce02d0872e066e20a83c17bcaa93eb' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- numpy 2.5.5
 FROM installer AS wheels-13-numpy
@@ -488,7 +526,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'numpy==2.5.5 --hash=sha256:824025655df929268bfe6b47ed91a00d14209a6f760847cf150be446829e1ce4' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-cupti 13.2.86
 FROM installer AS wheels-14-nvidia-cuda-cupti
@@ -501,7 +542,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cuda-cupti==13.2.86 --hash=sha256:8fa29f15dd8336181f961764d9d95236fc6b931dd0c8fcf8cd70aab0c310b586' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- cuda-bindings 13.5.0
 FROM installer AS wheels-15-cuda-bindings
@@ -514,7 +558,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'cuda-bindings==13.5.0 --hash=sha256:d47b6f6d0398f97c82e2525eefb02e7252848e48c902824f6a6b6467a5902894' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-runtime 13.2.86
 FROM installer AS wheels-16-nvidia-cuda-runtime
@@ -527,7 +574,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'nvidia-cuda-runtime==13.2.86 --hash=sha256:3498247680dfddce31bad102af7e3e26fc795342a3cac64722bb0fa95e7f60f0' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- python: 11 wheels
 FROM installer AS wheels-17-python
@@ -551,6 +601,9 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
       --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; } \
  && rm /out/opt/venv/bin/pip3.*
 
 # ---- torch: 14 wheels
@@ -577,7 +630,10 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       'typing-extensions==4.16.0 --hash=sha256:481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- the image
 FROM os AS image

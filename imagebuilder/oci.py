@@ -22,6 +22,7 @@ from imagebuilder.layers import archive
 from imagebuilder.plan import (
     EPOCH,
     BuiltLayer,
+    BytecodeLayer,
     FilesLayer,
     ImportedLayer,
     KeysLayer,
@@ -268,7 +269,7 @@ def _component(layer: Layer) -> str:
             return layer.distribution
         case OsPart():
             return layer.system.distribution
-        case BuiltLayer() | WheelLayer():
+        case BuiltLayer() | WheelLayer() | BytecodeLayer():
             return layer.component
         case FilesLayer():
             return layer.name

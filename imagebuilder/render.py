@@ -12,6 +12,7 @@ from imagebuilder import platforms
 from imagebuilder.lock import Wheel
 from imagebuilder.plan import (
     BuiltLayer,
+    BytecodeLayer,
     Entry,
     FilesLayer,
     KeysLayer,
@@ -83,6 +84,7 @@ def render(plan: Plan, template: str) -> str:
         os=system,
         compiled=[_compiled(layer) for layer in plan.layers if isinstance(layer, BuiltLayer)],
         wheels=[_stage(number, layer) for number, layer in enumerate(wheels, start=1)],
+        bytecode=any(isinstance(layer, BytecodeLayer) for layer in plan.layers),
         files=entries,
         commands=[*_commands(entries), *_baked_keys(plan)],
         config=plan.config,

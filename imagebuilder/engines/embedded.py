@@ -20,6 +20,7 @@ from typing import Protocol
 from imagebuilder import emulation, oci, platforms, process, supply, toolbox
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.built import build_built_layer
+from imagebuilder.layers.bytecode import build_bytecode_layer
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.layers.imported import import_layer
 from imagebuilder.layers.keys import build_keys_layer
@@ -28,6 +29,7 @@ from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
 from imagebuilder.lock import Deb, KnownLayer, Lock, Source, Wheel
 from imagebuilder.plan import (
     BuiltLayer,
+    BytecodeLayer,
     DockerOsLayer,
     FilesLayer,
     ImportedLayer,
@@ -49,7 +51,7 @@ from imagebuilder.toolbox import HOST, Toolbox
 log = logging.getLogger(__name__)
 
 # What is made at once: a layer, or a system with all its parts.
-_Step = ImportedLayer | OsLayer | BuiltLayer | WheelLayer | FilesLayer | KeysLayer
+_Step = ImportedLayer | OsLayer | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | KeysLayer
 
 
 class MakeSystem(Protocol):
@@ -127,10 +129,10 @@ def require_possible(layers: Iterable[Layer], tools: Toolbox = HOST) -> None:
     for layer in layers:
         # What BuildKit runs, it runs where it is.
         step = _step(layer)
-        if isinstance(step, OsLayer | BuiltLayer) and not isinstance(step, DockerOsLayer):
-            system = step if isinstance(step, OsLayer) else step.root
+        if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer) and not isinstance(step, DockerOsLayer):
+            machine = step.root if isinstance(step, BuiltLayer) else step
             if not tools.contained:
-                emulation.require(platforms.of(system.architecture))
+                emulation.require(platforms.of(machine.architecture))
 
 
 def missing_layers(plan: Plan, store: Store) -> tuple[Layer, ...]:
@@ -241,6 +243,11 @@ def _make_one(layer: _Step, shop: Workshop, advance: Advance) -> LayerRecord:
                     progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
                     known = shop.known(layer.key)
                     record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance, known)
+                case BytecodeLayer():
+                    progress.begin(layer.key, layer.title, "compiling")
+                    files = _files((*layer.wheels, *layer.packages), store)
+                    tools = toolbox.choose(shop.site)
+                    record = build_bytecode_layer(layer, files, store, advance, tools)
                 case FilesLayer():
                     progress.begin(layer.key, layer.title, "writing")
                     record = build_files_layer(layer, store)
@@ -424,19 +431,23 @@ class _Queue:
 
 
 def _packages(layer: _Step) -> tuple[Package, ...]:
+    needed: tuple[Package, ...] = ()
     match layer:
         case ImportedLayer():
-            return (layer.blob,)
+            needed = (layer.blob,)
         case UpperOsLayer():
-            return (*layer.below, *layer.debs)
+            needed = (*layer.below, *layer.debs)
         case OsLayer():
-            return layer.debs
+            needed = layer.debs
         case BuiltLayer():
-            return (*layer.root.debs, *layer.wheels, *layer.sources)
+            needed = (*layer.root.debs, *layer.wheels, *layer.sources)
         case WheelLayer():
-            return layer.wheels
+            needed = layer.wheels
+        case BytecodeLayer():
+            needed = (*layer.below, *layer.packages, *layer.wheels)
         case FilesLayer() | KeysLayer():
-            return ()
+            pass
+    return needed
 
 
 def _weight(layer: _Step) -> int:

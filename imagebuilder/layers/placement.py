@@ -1,8 +1,8 @@
 """Where a wheel's files go in the image's venv, and the files that an installer adds.
 
-What pip would do, minus what depends on the machine: no .pyc files, no direct_url.json. The rules are those
-of the Python packaging specifications ("Binary distribution format", "Recording installed projects"), so that
-pip and uv inside the image can upgrade and remove what was put there.
+What pip would do, minus what depends on the machine: no direct_url.json, and .pyc files are in other layers.
+The rules are those of the Python packaging specifications ("Binary distribution format", "Recording installed
+projects"), so that pip and uv inside the image can upgrade and remove what was put there.
 """
 
 from __future__ import annotations

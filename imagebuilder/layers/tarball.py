@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.archive import TAR_END, compress_tar, padding
+from imagebuilder.layers.pieces import Pieces
 from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store
 
@@ -40,7 +41,7 @@ def build_tar_layer(tar: Path, store: Store, advance: Advance) -> LayerRecord:
     try:
         _require_end(tar)
         with tarfile.open(tar, "r:") as source:
-            return compress_tar(cast("BinaryIO", _Stream(_pieces(source))), store, advance)
+            return compress_tar(cast("BinaryIO", Pieces(_pieces(source))), store, advance)
     except tarfile.TarError as error:
         raise BuildError(f"the builder gave no whole root file system: {error}", where=tar.name) from error
 
@@ -78,21 +79,3 @@ def _header(entry: tarfile.TarInfo, path: str) -> bytes:
     if value := entry.pax_headers.get(_CAPABILITY):
         made.pax_headers = {_CAPABILITY: value}
     return made.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-
-
-class _Stream:
-    """Pieces, read as a file is."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._rest = memoryview(b"")
-
-    def read(self, size: int) -> bytes:
-        """Give at most so many bytes; none at the end."""
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._rest = memoryview(piece)
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        return bytes(taken)

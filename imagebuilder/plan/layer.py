@@ -183,6 +183,46 @@ class WheelLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BytecodeLayer:
+    """Wheels' modules, compiled: what Python would write into `__pycache__` at the first import of each.
+
+    Attributes:
+        component: the pin that the wheels belong to.
+        wheels: whose modules; in the order in which they are unpacked.
+        python: its release, as in 3.13.
+        packages: Debian's packages of that Python, which has to be the image's very own, and what it runs on.
+        below: layers of a base from a registry, which then has what is not among the packages.
+        architecture: of the packages.
+        venv: where the wheels are.
+
+    """
+
+    component: str
+    wheels: tuple[Wheel, ...]
+    python: str
+    packages: tuple[Deb, ...]
+    below: tuple[BaseLayer, ...]
+    architecture: str
+    venv: str = VENV
+
+    FORMAT = 1  # also of `layers/bytecode_hooks`: a change there that changes bytes counts this up
+
+    @property
+    def title(self) -> str:
+        many = "1 wheel" if len(self.wheels) == 1 else f"{len(self.wheels)} wheels"
+        return f"{self.component}: bytecode of {many}"
+
+    @property
+    def key(self) -> str:
+        wheels = [(wheel.file, wheel.sha256) for wheel in self.wheels]
+        # The compiler is a part of Python: what that is linked against changes nothing in what it writes, and
+        # another machine's gives the same. A base's Python is known by the base alone.
+        compiler = sorted({deb.version for deb in self.packages if f"python{self.python}" in deb.name})
+        base = [] if compiler else [layer.digest for layer in self.below]
+        return _key("bytecode", self.FORMAT, [wheels, self.python, self.venv, compiler, base])
+
+
+@dataclass(frozen=True, kw_only=True)
 class FilesLayer:
     """Plain files, folders and links, owned by root."""
 
@@ -296,7 +336,7 @@ class KeysLayer:
         return _key("keys", self.FORMAT, self)
 
 
-Layer = ImportedLayer | OsLayer | OsPart | BuiltLayer | WheelLayer | FilesLayer | KeysLayer
+Layer = ImportedLayer | OsLayer | OsPart | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | KeysLayer
 
 
 def fields(value: Any) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from imagebuilder import catalog, groups, platforms
-from imagebuilder.lock import Lock
+from imagebuilder.lock import Lock, Wheel
 from imagebuilder.plan.config import BASE_DIGEST_LABEL, ENGINE_LABEL, Config, config, image_tags, user
 from imagebuilder.plan.layer import (
     VENV,
     BuiltLayer,
+    BytecodeLayer,
     DockerOsLayer,
     Entry,
     FilesLayer,
@@ -33,6 +34,10 @@ MAX_LAYERS = 60
 OWN_LAYER_BYTES = 8_000_000
 # The part of a system that belongs to no package; see `parts`.
 STATE = "state"
+# Debian's packages that compile a module, by what stands before and after `python3.13`; and those that
+# they are linked against.
+_PYTHON_PARTS = (("", "-minimal"), ("lib", "-minimal"), ("lib", "-stdlib"))
+_PYTHON_RUNS_ON = frozenset({"libc6", "libexpat1", "zlib1g"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +98,7 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
             *_system_layers(lock, account),
             *_built_layers(recipe, lock),
             *_wheel_layers(lock),
+            *_bytecode_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.
             FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
             *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
@@ -215,7 +221,8 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
     """
     system = len(lock.image.layers) if lock.image else len(groups.of(lock.debs))
     below = len(lock.builds) + system
-    room = MAX_LAYERS - 2 - below - len({wheel.component for wheel in lock.wheels})
+    # Each component may have a layer of small wheels, and one of bytecode.
+    room = MAX_LAYERS - 2 - below - 2 * len({wheel.component for wheel in lock.wheels})
     ranked = sorted(lock.wheels, key=lambda wheel: (-wheel.size, wheel.name))
     alone = [wheel for wheel in ranked if wheel.size >= OWN_LAYER_BYTES][: max(room, 0)]
     for wheel in alone:
@@ -224,3 +231,26 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
     for component in sorted({wheel.component for wheel in rest}):
         group = tuple(wheel for wheel in rest if wheel.component == component)
         yield WheelLayer(component=component, wheels=group, python=lock.python)
+
+
+def _bytecode_layers(lock: Lock) -> Iterable[BytecodeLayer]:
+    """Lay out the bytecode of each component's wheels, in the order in which these are unpacked.
+
+    A layer a component, not a wheel: most wheels of a component are libraries with next to no modules.
+    """
+    interpreter = tuple(f"{before}python{lock.python}{after}" for before, after in _PYTHON_PARTS)
+    packages = tuple(deb for deb in lock.debs if deb.name in interpreter or deb.name in _PYTHON_RUNS_ON)
+    wheels: dict[str, list[Wheel]] = {}
+    for layer in _wheel_layers(lock):
+        wheels.setdefault(layer.component, []).extend(layer.wheels)
+    if not lock.image and not any(deb.name in interpreter for deb in packages):
+        return  # a Python that Debian does not name this way: modules are compiled when they are imported
+    for component in sorted(wheels):
+        yield BytecodeLayer(
+            component=component,
+            wheels=tuple(wheels[component]),
+            python=lock.python,
+            packages=packages,
+            below=lock.image.layers if lock.image else (),
+            architecture=lock.architecture,
+        )

@@ -234,6 +234,27 @@ def test_people_can_install_more_on_top(recipe: str, built: Built) -> None:
     assert process.run(command, timeout=600).stdout.split()[-1] == "4.1.1"
 
 
+def test_modules_are_compiled_already_as_the_image_s_own_python_compiles_them(built: Built) -> None:
+    reference = built(ROOT / "recipes" / "cpu-mpi.yaml")
+    script = """
+        site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+        python -v -c 'import numpy' 2>/tmp/log
+        grep -c "^# $site/.*[.]pyc matches $site/" /tmp/log
+        # Nothing was compiled or written: no module's code came from its source.
+        if grep -E "^# (wrote|could not create|bytecode is stale)|^# code object from .*[.]py'?$" /tmp/log |
+            grep -F "$site/" >&2; then exit 1; fi
+        # Once more by compileall, with the place in the image and the time of the sources there.
+        mkdir -p /tmp/again/opt
+        cp -a /opt/venv /tmp/again/opt/
+        cd "/tmp/again$site"
+        find . -name __pycache__ -prune -exec rm -r {} +
+        PYTHONHASHSEED=0 python -W ignore -m compileall -qq -s /tmp/again -p / "/tmp/again$site" || true
+        diff -r . "$site" >&2
+    """
+    command = ["docker", "run", "--rm", "--entrypoint", "bash", reference, "-euc", script]
+    assert int(process.run(command, timeout=600).stdout) > 50
+
+
 def test_a_changed_recipe_is_not_built_from_its_old_lock(store: Store, tmp_path: Path) -> None:
     recipe = copied(RECIPE, tmp_path, lambda text: text.replace('"2.27.5"', '"2.28.9"'))
     result = imagebuilder("build", recipe, store=store, check=False)

@@ -212,6 +212,18 @@ def test_the_layer_on_top_holds_the_difference_alone(made: Made) -> None:
     assert all(name.rpartition("/")[0] in names[:number] for number, name in enumerate(names) if "/" in name)
 
 
+def test_modules_are_compiled_by_the_packages_python_on_the_base_s_libraries(made: Made) -> None:
+    assert "libc6" not in {deb.name for deb in made.lock.debs}
+    blobs = [made.store.blob(layer.record.digest) for layer in made.image.layers if "bytecode" in layer.title]
+    names: list[str] = []
+    for blob in blobs:
+        with tarfile.open(blob) as tar:
+            names += tar.getnames()
+    site = "opt/venv/lib/python3.13/site-packages"
+    assert f"{site}/numpy/__pycache__/__init__.cpython-313.pyc" in names
+    assert len(names) > 500
+
+
 def test_the_config_is_ours_over_the_base_s(made: Made) -> None:
     config = config_of(made)
     env = dict(item.split("=", 1) for item in config["Env"])

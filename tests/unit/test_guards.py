@@ -62,7 +62,7 @@ IMPURE = frozenset(
     | {"requests", "urllib", "http", "docker", "uuid", "getpass", "platform", "locale", "threading"}
 )
 # Scripts that run inside an image, where there is no library to leave the printing to.
-INSIDE = ("smoke/payload/", "rootfs_files/", "layers/system_hooks/")
+INSIDE = ("smoke/payload/", "rootfs_files/", "layers/system_hooks/", "layers/bytecode_hooks/")
 
 # Processes that run our own code and no command: the search for secrets is one interpreter's work a core.
 WORKERS = frozenset({("leaks.image", "multiprocessing.get_context")})

@@ -1,0 +1,254 @@
+"""Bytecode of the wheels' modules, as a layer: what pip would leave in `__pycache__`, the same on every host.
+
+Without it every fresh container compiles what it imports (docs/explanation/bytecode.md has the figures).
+
+The format of bytecode is that of one release of Python, so the image's own Python compiles: its locked
+packages are unpacked into a folder and run from there. A .pyc tells the time and size of its source, and that
+time is the epoch, as of every file in a layer; so a module that somebody changes in a container is compiled
+again, as it is after pip.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shutil
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from imagebuilder.bases import tree
+from imagebuilder.errors import BuildError
+from imagebuilder.layers import archive, placement
+from imagebuilder.layers.files import folder_mode
+from imagebuilder.layers.pieces import Pieces
+from imagebuilder.layers.placement import Environment, Placed
+from imagebuilder.layers.wheel import merge
+from imagebuilder.layers.wheelfile import Member, content, opened, read_wheel
+from imagebuilder.plan import BytecodeLayer
+from imagebuilder.process import CommandError
+from imagebuilder.progress import Advance
+from imagebuilder.store import LayerRecord, Store, check_bytes, explained
+from imagebuilder.toolbox import HOST, Desk, Toolbox
+
+# The head of a record, as compile.py has it: batch, length of the path, length of the content.
+_HEAD = struct.Struct("<IIQ")
+# Modules that are compiled in one process: few enough for the cores to share, enough to be worth one. Another
+# size may give other bytes: it belongs to the layer's format.
+_BATCH_BYTES = 128 << 10
+# What one run of the image's Python gets: a second or two, after which a build that was interrupted ends.
+_SLICE_BYTES = 8 << 20
+_SLICE_SECONDS = 1800
+# No module that a person wrote is as large, and it is compiled in memory.
+_LARGEST = 16 << 20
+_SHARED = re.compile(
+    r"(usr/)?lib/[^/]*-linux-gnu[^/]*/(ld-[^/]+|lib(c|dl|expat|m|pthread|util|z)[-.][^/]*)"
+    r"|usr/bin/python3[^/]*|usr/lib/python3\.[^/]*/.*"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """Where a .pyc is, until it is in the layer."""
+
+    file: Path
+    start: int
+    size: int
+
+
+def build_bytecode_layer(
+    layer: BytecodeLayer,
+    downloads: Mapping[str, Path],
+    store: Store,
+    advance: Advance,
+    tools: Toolbox = HOST,
+) -> LayerRecord:
+    """Compile the modules of wheels.
+
+    Args:
+        layer: whose, and with which Python.
+        downloads: file of every wheel and package, by hex sha256.
+        store: where the blob and all temporary files go, and where the layers of a base are.
+        advance: told the bytes of the layer's tar; before, told of none now and then, so that it can raise.
+        tools: where dpkg and the image's Python run.
+
+    Raises:
+        BuildError: a wheel cannot be read safely, or the image's Python does not run.
+        DamagedDownloadError: a wheel or package is not the locked one.
+        StoreError: the blob cannot be written.
+
+    """
+    environment = Environment(venv=layer.venv, python=layer.python)
+    with store.work() as folder:
+        try:
+            modules = _modules(layer, downloads, environment)
+            made: dict[str, _Made] = {}
+            if modules:
+                with tools.open(folder, network=False) as desk:
+                    _hand_in(layer, downloads, store, desk, folder)
+                    for number, batches in enumerate(_slices(modules)):
+                        advance(0)
+                        made |= _compile(layer, batches, desk, folder / f"{number:04}")
+        except BuildError:
+            # Where the bytes are not the locked ones, that is the cause of all else: say that instead.
+            for wheel in layer.wheels:
+                check_bytes(downloads[wheel.sha256], wheel.sha256, wheel.file)
+            raise
+        stream = cast("BinaryIO", Pieces(_tar(made)))
+        return archive.compress_tar(stream, store, advance)
+
+
+def bytecode_path(path: str, python: str) -> str:
+    """Say where Python looks for the bytecode of a module (PEP 3147)."""
+    folder, name = posixpath.split(path)
+    return f"{folder}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Module:
+    """A module to be compiled, and the wheel that it is in."""
+
+    placed: Placed
+    wheel: Path
+
+    def source(self) -> bytes:
+        if isinstance(self.placed.source, Member):
+            with opened(self.placed.wheel, self.wheel) as descriptor:
+                return content(descriptor, self.placed.source)
+        return self.placed.source
+
+
+def _modules(
+    layer: BytecodeLayer, downloads: Mapping[str, Path], environment: Environment
+) -> tuple[_Module, ...]:
+    """Find the modules, each wheel's own together; those that bring their bytecode along stay as they are."""
+    places = {wheel.file: downloads[wheel.sha256] for wheel in layer.wheels}
+    order = {wheel.file: number for number, wheel in enumerate(layer.wheels)}
+    wheels = [placement.place(read_wheel(file, path), environment) for file, path in places.items()]
+    placed = merge(wheels, environment)
+    there = {item.path for item in placed}
+    found = (
+        _Module(placed=item, wheel=places[item.wheel])
+        for item in placed
+        if item.path.startswith(f"{environment.site_packages}/")
+        and item.path.endswith(".py")
+        and item.size <= _LARGEST
+        and bytecode_path(item.path, layer.python) not in there
+    )
+    return tuple(sorted(found, key=lambda module: (order[module.placed.wheel], module.placed.path)))
+
+
+def _slices(modules: Sequence[_Module]) -> Iterator[list[list[_Module]]]:
+    """Cut modules into batches, each of one wheel, so that no other wheel changes it; and these into runs."""
+    batches: list[list[_Module]] = []
+    filled = total = 0
+    wheel = ""
+    for module in modules:
+        if not batches or filled >= _BATCH_BYTES or module.placed.wheel != wheel:
+            if total >= _SLICE_BYTES:
+                yield batches
+                batches, total = [], 0
+            batches.append([])
+            filled, wheel = 0, module.placed.wheel
+        batches[-1].append(module)
+        filled += module.placed.size
+        total += module.placed.size
+    yield batches
+
+
+def _hand_in(
+    layer: BytecodeLayer, downloads: Mapping[str, Path], store: Store, desk: Desk, folder: Path
+) -> None:
+    """Unpack the image's Python at the desk."""
+    names = ["packages", "hooks"]
+    for name in names:
+        (folder / name).mkdir()
+    for hook in resources.files("imagebuilder.layers").joinpath("bytecode_hooks").iterdir():
+        if hook.is_file():
+            (folder / "hooks" / hook.name).write_bytes(hook.read_bytes())
+    for deb in layer.packages:
+        check_bytes(downloads[deb.sha256], deb.sha256, Path(deb.path).name)
+        with explained(folder):
+            shutil.copyfile(downloads[deb.sha256], folder / "packages" / f"{deb.name}.deb")
+    if layer.below:
+        names.append("base.tar")
+        _write_base(layer, store, folder / "base.tar")
+    desk.send(*names)
+    _run(layer, desk, "hooks/unpack.sh")
+
+
+def _write_base(layer: BytecodeLayer, store: Store, place: Path) -> None:
+    """Write what a base has of Python, and what Python runs on, as a tar."""
+    blobs = [(store.download(item.sha256), item.diff_id) for item in layer.below]
+    found = tree.read(blobs, lambda _path: False, layer.title)
+    _keep(found.root, "")
+    with explained(place), place.open("xb") as out:
+        for _ in tree.write(found, [path for path, _ in blobs], out, layer.title):
+            pass
+
+
+def _keep(folder: tree.Node, path: str) -> None:
+    for name, node in list(folder.children.items()):
+        inside = f"{path}/{name}" if path else name
+        _keep(node, inside)
+        if not node.children and not _SHARED.fullmatch(inside):
+            del folder.children[name]
+
+
+def _compile(
+    layer: BytecodeLayer, batches: Sequence[Sequence[_Module]], desk: Desk, place: Path
+) -> dict[str, _Made]:
+    """Compile some batches; returns where each module's bytecode is, by its path in the image."""
+    sources, made = place.with_suffix(".sources"), place.with_suffix(".bytecode")
+    with explained(sources), sources.open("xb") as out:
+        for number, batch in enumerate(batches):
+            for module in batch:
+                path, data = module.placed.path.encode(), module.source()
+                out.write(_HEAD.pack(number, len(path), len(data)) + path + data)
+    desk.send(sources.name)
+    arguments = ("hooks/compile.py", sources.name, made.name, layer.python)
+    _run(layer, desk, "hooks/python.sh", f"python{layer.python}", *arguments)
+    desk.bring(made.name)
+    sources.unlink()
+    return dict(_records(made, layer.python))
+
+
+def _records(file: Path, python: str) -> Iterator[tuple[str, _Made]]:
+    with file.open("rb") as records:
+        while head := records.read(_HEAD.size):
+            _, path_length, size = _HEAD.unpack(head)
+            path = records.read(path_length).decode()
+            yield bytecode_path(path, python), _Made(file=file, start=records.tell(), size=size)
+            records.seek(size, 1)
+
+
+def _run(layer: BytecodeLayer, desk: Desk, *words: str) -> None:
+    try:
+        desk.run(["sh", *words], timeout=_SLICE_SECONDS, cwd=desk.folder)
+    except CommandError as error:
+        raise BuildError(
+            f"compiling modules with the image's own Python failed:\n{error}",
+            where=layer.title,
+            hint="the packages of that Python have to run here: `imagebuilder doctor` looks into it",
+        ) from error
+
+
+def _tar(made: Mapping[str, _Made]) -> Iterator[bytes]:
+    """Write the layer: sorted, every folder listed with the mode that the wheels' layers give it."""
+    folders = {folder for path in made for folder in archive.parents(path)}
+    for path in sorted({*folders, *made}):
+        item = made.get(path)
+        if item is None:
+            yield archive.directory(path, folder_mode(path))
+            continue
+        with item.file.open("rb") as file:
+            file.seek(item.start)
+            yield (
+                archive.regular(path, placement.FILE, item.size)
+                + file.read(item.size)
+                + archive.padding(item.size)
+            )
+    yield archive.TAR_END

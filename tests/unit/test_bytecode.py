@@ -1,0 +1,396 @@
+"""Bytecode layers: which modules are compiled, where the result stands, and that nothing else decides on it.
+
+The desk of these tests runs the real script with the Python of the tests, in the place of an image's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import marshal
+import os
+import random
+import struct
+import subprocess
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import MAGIC_NUMBER, cache_from_source
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from imagebuilder import plan as plans
+from imagebuilder import process
+from imagebuilder.bases import tree
+from imagebuilder.errors import BuildError
+from imagebuilder.layers import bytecode
+from imagebuilder.layers.bytecode import build_bytecode_layer, bytecode_path
+from imagebuilder.layers.placement import Environment
+from imagebuilder.lock import Deb
+from imagebuilder.plan import VENV, BytecodeLayer
+from imagebuilder.progress import no_advance
+from imagebuilder.store import DamagedDownloadError, LayerRecord, Store
+from imagebuilder.toolbox import Desk, Toolbox
+from tests.support.wheels import Files, Unpacked, locked, make_wheel, splice, unpack
+from tests.unit import samples
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+SITE = f"{VENV.strip('/')}/lib/python{PYTHON}/site-packages"
+MODULES = {f"demo/m{number}.py": f"def f{number}(): return {number}, 'a b'\n".encode() for number in range(9)}
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnPython:
+    """A desk whose Python is that of the tests."""
+
+    folder: Path
+    variables: Mapping[str, str]
+    is_root: bool = False
+    contained: bool = False
+
+    def send(self, *names: str) -> None:
+        assert all((self.folder / name).exists() for name in names)
+
+    def bring(self, name: str) -> None:
+        assert (self.folder / name).exists()
+
+    def has(self, path: Path) -> bool:
+        return path.is_file()
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+        cwd: Path | None = None,
+    ) -> process.Result:
+        assert env is None
+        words = [str(word) for word in argv]
+        if words[:2] == ["sh", "hooks/unpack.sh"]:
+            return process.Result(argv=tuple(words), code=0, stdout="", stderr="")
+        assert words[:3] == ["sh", "hooks/python.sh", f"python{PYTHON}"]
+        command = [sys.executable, "-S", "-s", "-B", *words[3:]]
+        return process.run(command, timeout=timeout, env=self.variables, cwd=cwd, check=check)
+
+
+class Tools(Toolbox):
+    """Opens such a desk."""
+
+    variables: Mapping[str, str]
+
+    def __init__(self, **variables: str) -> None:
+        super().__init__()
+        object.__setattr__(self, "variables", variables)
+
+    @contextmanager
+    def open(self, folder: Path, *, network: bool, shares: Sequence[Path] = ()) -> Iterator[Desk]:
+        assert not network
+        assert not shares
+        yield cast("Desk", OwnPython(folder, self.variables))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def layer_of(*wheels: Path, python: str = PYTHON) -> BytecodeLayer:
+    return BytecodeLayer(
+        component="python",
+        wheels=tuple(locked(path) for path in wheels),
+        python=python,
+        packages=(),
+        below=(),
+        architecture="amd64",
+    )
+
+
+def make(store: Store, *wheels: Path, tools: Toolbox | None = None) -> LayerRecord:
+    layer = layer_of(*wheels)
+    places = {wheel.sha256: path for wheel, path in zip(layer.wheels, wheels, strict=True)}
+    return build_bytecode_layer(layer, places, store, no_advance, tools or Tools())
+
+
+def made(store: Store, folder: Path, files: Files) -> dict[str, Unpacked]:
+    folder.mkdir(exist_ok=True)
+    return unpack(make(store, make_wheel(folder, files)), store)
+
+
+def files_in(found: Mapping[str, Unpacked]) -> set[str]:
+    return {path for path, item in found.items() if item.kind == "file"}
+
+
+def pyc(path: str) -> str:
+    return f"{SITE}/{cache_from_source(path)}"
+
+
+def test_bytecode_stands_where_python_looks_for_it() -> None:
+    for name in ("a.py", "pkg/__init__.py", "pkg/a.b.py"):
+        assert bytecode_path(f"{SITE}/{name}", PYTHON) == pyc(name)
+
+
+def test_it_is_what_python_would_have_made(tmp_path: Path, store: Store) -> None:
+    source = b"'''Text.'''\nNAME = 'x'\n\ndef call(a, *, b=(1, 2.5)):\n    return {a, 'y'} or b\n"
+    found = made(store, tmp_path, {"demo/__init__.py": source})
+    data = found[pyc("demo/__init__.py")].data
+    # PEP 552: no flags, the time of every file in a layer, and the size of the source.
+    assert data[:16] == MAGIC_NUMBER + struct.pack("<III", 0, 0, len(source))
+    code = marshal.loads(data[16:])  # noqa: S302  our own
+    assert isinstance(code, types.CodeType)
+    assert code.co_filename == f"/{SITE}/demo/__init__.py"
+    assert code == compile(source, code.co_filename, "exec", dont_inherit=True)
+
+
+def test_python_imports_it_and_notices_a_change(tmp_path: Path, store: Store) -> None:
+    wheel = make_wheel(tmp_path, {"demo/__init__.py": b"answer = 41\n"})
+    root = tmp_path / "root"
+    for record in (splice((wheel,), store, python=PYTHON), make(store, wheel)):
+        for path, item in unpack(record, store).items():
+            if item.kind == "file":
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_bytes(item.data)
+                os.utime(root / path, (0, 0))
+
+    def said() -> tuple[str, str]:
+        words = [sys.executable, "-S", "-B", "-v", "-c", "import demo; print(demo.answer)"]
+        result = process.run(words, timeout=60, env={"PYTHONPATH": str(root / SITE)})
+        return result.stdout.strip(), result.stderr
+
+    answer, log = said()
+    assert answer == "41"
+    assert f"# code object from '{root}/{pyc('demo/__init__.py')}'" in log
+    (root / SITE / "demo/__init__.py").write_bytes(b"answer = 42\n")  # of the same size
+    answer, log = said()
+    assert answer == "42"
+    assert "# bytecode is stale for 'demo'" in log
+
+
+def test_what_does_not_compile_is_left_out(tmp_path: Path, store: Store) -> None:
+    files = {
+        "demo/good.py": b"x = 1\n",
+        "demo/two.py": b"print 'Python 2'\n",
+        "demo/zero.py": b"x = '\0'\n",
+        "demo/latin.py": b"x = '\xe9'\n",
+        "demo/declared.py": b"# -*- coding: latin-1 -*-\nx = '\xe9'\n",
+        "demo/template.py": b"class {{ name }}: pass\n",
+        "demo/warns.py": b"x = '\\d'\nassert (x, 'always')\n",
+    }
+    assert files_in(made(store, tmp_path, files)) == {
+        pyc("demo/good.py"),
+        pyc("demo/declared.py"),
+        pyc("demo/warns.py"),
+    }
+
+
+def test_only_modules_are_compiled_and_bytecode_of_the_wheel_stays(tmp_path: Path, store: Store) -> None:
+    own = cache_from_source("demo/own.py")
+    files = {
+        "demo/a.py": b"",
+        "demo/own.py": b"x = 1\n",
+        own: b"the wheel's",
+        "demo/data.txt": b"x = 1\n",
+        "demo-1.0.data/scripts/tool.py": b"#!python\n",
+        "demo-1.0.data/data/share/example.py": b"x = 1\n",
+        "demo-1.0.data/purelib/demo/b.py": b"x = 1\n",
+    }
+    assert files_in(made(store, tmp_path, files)) == {pyc("demo/a.py"), pyc("demo/b.py")}
+
+
+def test_folders_and_files_have_the_modes_of_the_wheels_own(tmp_path: Path, store: Store) -> None:
+    wheel = make_wheel(tmp_path, {"demo/a.py": b""})
+    spliced, found = unpack(splice((wheel,), store, python=PYTHON), store), unpack(make(store, wheel), store)
+    for path, item in found.items():
+        expected = spliced.get(path, spliced[f"{SITE}/demo"])
+        assert item.mode == (expected.mode if item.kind == "dir" else spliced[f"{SITE}/demo/a.py"].mode)
+
+
+def test_wheels_without_modules_give_an_empty_layer(tmp_path: Path, store: Store) -> None:
+    tools = cast("Toolbox", object())  # nothing is run
+    assert unpack(make(store, make_wheel(tmp_path, {"lib/x.so": b""}), tools=tools), store) == {}
+
+
+def test_seed_processes_and_place_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Strings that several modules share, sets, and the same qualified names: what marshal's references see.
+    body = b"class Same:\n    def method(self): return self in {None, 'a', 'b c', 2}, 'shared text'\n"
+    files = {f"demo/m{number}.py": body + b"x%d = 'a b'\n" % number for number in range(40)}
+    wheel = make_wheel(tmp_path, files)
+    one = make(Store(tmp_path / "one"), wheel, tools=Tools(PYTHONHASHSEED="1"))
+    monkeypatch.setattr(bytecode, "_SLICE_BYTES", 500)
+    cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        other = make(Store(tmp_path / "a longer name"), wheel, tools=Tools(PYTHONHASHSEED="77"))
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert one == other
+
+
+def test_a_wheel_s_bytecode_does_not_depend_on_the_others(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bytecode, "_BATCH_BYTES", 200)
+    wheel = make_wheel(tmp_path, MODULES)
+    more = {f"aaa/x{number}.py": source for number, source in enumerate(MODULES.values())}
+    other = make_wheel(tmp_path, more, name="aaa")
+    alone, beside = unpack(make(store, wheel), store), unpack(make(store, other, wheel), store)
+    assert {path: beside[path] for path in alone} == alone
+    assert len(beside) > len(alone)
+
+
+def test_batches_are_small_and_of_one_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bytecode, "_BATCH_BYTES", 100)
+    monkeypatch.setattr(bytecode, "_SLICE_BYTES", 150)
+    wheels = (
+        make_wheel(tmp_path, MODULES),
+        make_wheel(tmp_path, {"zzz/a.py": b"", "zzz/b.py": b""}, name="zzz"),
+    )
+    layer = layer_of(*wheels)
+    downloads = {wheel.sha256: path for wheel, path in zip(layer.wheels, wheels, strict=True)}
+    environment = Environment(venv=VENV, python=PYTHON)
+    modules = bytecode._modules(layer, downloads, environment)
+    slices = list(bytecode._slices(modules))
+    assert [module for batches in slices for batch in batches for module in batch] == list(modules)
+    assert len(slices) > 1
+    for batch in (batch for batches in slices for batch in batches):
+        assert len({module.placed.wheel for module in batch}) == 1
+        assert sum(module.placed.size for module in batch[:-1]) < 100
+
+
+def test_a_damaged_wheel_is_named_so_that_it_is_fetched_again(tmp_path: Path, store: Store) -> None:
+    path = make_wheel(tmp_path, {"demo/a.py": random.Random(0).randbytes(5000)})  # noqa: S311 test data
+    layer = layer_of(path)
+    data = bytearray(path.read_bytes())
+    data[2000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedDownloadError) as caught:
+        build_bytecode_layer(layer, {layer.wheels[0].sha256: path}, store, no_advance, Tools())
+    assert caught.value.sha256 == layer.wheels[0].sha256
+
+
+def test_a_package_that_rotted_is_named(tmp_path: Path, store: Store) -> None:
+    wheel = make_wheel(tmp_path, {"demo/a.py": b""})
+    (tmp_path / "python.deb").write_bytes(b"something else")
+    digest = hashlib.sha256(b"the package").hexdigest()
+    deb = Deb(
+        name="python3-minimal", version="1", architecture="amd64", path="p/python.deb", size=11, sha256=digest
+    )
+    layer = dataclasses.replace(layer_of(wheel), packages=(deb,))
+    downloads = {layer.wheels[0].sha256: wheel, digest: tmp_path / "python.deb"}
+    with pytest.raises(DamagedDownloadError):
+        build_bytecode_layer(layer, downloads, store, no_advance, Tools())
+
+
+def test_another_python_is_refused(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = make_wheel(tmp_path, {"demo/a.py": b""})
+    hooks = Path(bytecode.__file__).parent / "bytecode_hooks"
+    result = subprocess.run(
+        [sys.executable, hooks / "compile.py", "/dev/null", tmp_path / "out", "3.1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert f"this is Python {PYTHON}" in result.stderr
+    monkeypatch.setattr(OwnPython, "run", _failing)
+    with pytest.raises(BuildError, match="the image's own Python failed") as caught:
+        make(store, wheel)
+    assert "no python3" in str(caught.value)
+
+
+def test_a_build_that_ends_ends_here_too(tmp_path: Path, store: Store) -> None:
+    layer = layer_of(wheel := make_wheel(tmp_path, MODULES))
+
+    def ended(_count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_bytecode_layer(layer, {layer.wheels[0].sha256: wheel}, store, ended, Tools())
+    assert not list((store.root / "work").iterdir())
+
+
+def _failing(_desk: OwnPython, argv: Sequence[str | Path], **_options: object) -> process.Result:
+    result = process.Result(argv=tuple(map(str, argv)), code=1, stdout="", stderr="no python3 here")
+    raise process.CommandError(result, "ended with 1")
+
+
+# The plan
+
+
+PYTHON_DEBS = ("libpython3.13-minimal", "libpython3.13-stdlib", "python3.13-minimal")
+
+
+def planned(**changes: object) -> list[BytecodeLayer]:
+    fields: dict[str, object] = {"debs": tuple(map(samples.deb, (*PYTHON_DEBS, "libc6", "openmpi-bin")))}
+    lock = samples.lock(**{**fields, **changes})
+    plan = plans.plan(samples.recipe(), lock, ())
+    assert isinstance(plan.layers[-1], plans.FilesLayer)
+    return [layer for layer in plan.layers if isinstance(layer, BytecodeLayer)]
+
+
+def test_each_component_has_its_bytecode_above_all_wheels() -> None:
+    found = planned(wheels=(samples.wheel("a"), samples.wheel("t", component="torch"), samples.wheel("b")))
+    assert [(layer.component, [wheel.name for wheel in layer.wheels]) for layer in found] == [
+        ("python", ["a", "b"]),
+        ("torch", ["t"]),
+    ]
+    assert [layer.title for layer in found] == [
+        "python: bytecode of 2 wheels",
+        "torch: bytecode of 1 wheel",
+    ]
+    assert {deb.name for deb in found[0].packages} == {*PYTHON_DEBS, "libc6"}
+
+
+def test_only_wheels_and_the_compiler_decide_on_the_key() -> None:
+    def keys(*debs: Deb, **changes: object) -> list[str]:
+        return [layer.key for layer in planned(debs=debs, **changes)]
+
+    python = tuple(map(samples.deb, PYTHON_DEBS))
+    plain = keys(*python, samples.deb("libc6"))
+    assert keys(*python, samples.deb("libc6", "2.0"), samples.deb("openmpi-bin")) == plain
+    assert keys(*python, samples.deb("libc6"), architecture="arm64") == plain
+    newer = tuple(samples.deb(name, "3.13.99-1") for name in PYTHON_DEBS)
+    assert not set(keys(*newer, samples.deb("libc6"))) & set(plain)
+    one = keys(*python, samples.deb("libc6"), wheels=(samples.wheel("numpy"), samples.wheel("more")))
+    assert not set(one) & set(plain)
+
+
+def test_a_base_brings_what_the_packages_lack() -> None:
+    assert planned(debs=(samples.deb("python3"),)) == []
+    image = samples.base_image()
+    (layer, _) = planned(debs=(samples.deb("python3"),), image=image)
+    assert layer.below == image.layers
+    (other, _) = planned(
+        debs=(samples.deb("python3"),),
+        image=samples.base_image(layers=(samples.base_layer("e"),)),
+    )
+    assert layer.key != other.key
+
+
+def test_of_a_base_only_python_and_what_it_runs_on_is_read() -> None:
+    wanted = (
+        "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
+        "usr/lib/aarch64-linux-gnu/libc.so.6",
+        "usr/lib/x86_64-linux-gnu/libexpat.so.1.10.1",
+        "usr/lib/x86_64-linux-gnu/libz.so.1",
+        "usr/bin/python3.13",
+        "usr/lib/python3.13/encodings/utf_8.py",
+    )
+    others = (
+        "usr/lib/x86_64-linux-gnu/libcublas.so.12",
+        "usr/bin/bash",
+        "etc/passwd",
+        "usr/lib/python3/dist-packages/x.py",
+    )
+    found = tree.Tree()
+    for path in (*wanted, *others):
+        folder = found.root
+        for name in path.split("/"):
+            folder = folder.children.setdefault(name, tree.Node(inode=found.root.inode))
+    bytecode._keep(found.root, "")
+    leaves = [path for path, node in found.walk() if not node.children]
+    assert sorted(leaves) == sorted(wanted)
