@@ -77,6 +77,7 @@ def examine() -> tuple[Finding, ...]:
         "namespaces": _namespaces,
         "store": _store,
         "engine": _engine,
+        "docker buildx": _buildx,
         "network": _network,
     }
     with ThreadPoolExecutor(len(checks)) as pool:
@@ -335,6 +336,30 @@ def _engine_room(folder: Path, verbs: tuple[str, ...]) -> Iterator[Finding]:
     if free < _ENGINE_GOOD:
         detail = f"{folder}, {human(free)} free; a CUDA image takes {human(_ENGINE_GOOD)}"
         yield _amiss("engine's disk", "warning", detail, verbs, "docker image prune, or a larger disk")
+
+
+def _buildx() -> Iterator[Finding]:
+    """Look at what only `build --engine docker` needs: never missing, for the embedded engine builds without.
+
+    No package is named for `fix`, for not every suite has one.
+    """
+    from imagebuilder.engines import buildx  # late, like all that a single check needs
+
+    name, verbs = "docker buildx", ("build --engine docker",)
+    if not shutil.which("docker"):
+        yield _ok(name, "no docker here: the embedded engine needs none", verbs)
+        return
+    try:
+        builder = buildx.look_up(start=False)
+    except EnvironmentFault as error:
+        problem = error.problems[0]
+        yield _amiss(name, "warning", problem.message, verbs, problem.hint)
+        return
+    runs = f"BuildKit {builder.version}" if builder.version else "which the first build starts"
+    if builder.driver == "docker":
+        store = "merges layers" if builder.merges else "classic image store: changed layers are copied anew"
+        runs = f"engine {builder.version}, {store}"
+    yield _ok(name, f"{builder.buildx}, builder {builder.name} ({builder.driver}): {runs}", verbs)
 
 
 def _gpu(*, offered: bool) -> Finding:

@@ -44,6 +44,7 @@ class Builder:
         raw_json: whether progress can be had as JSON.
         merges: whether `COPY --link` makes layers that do not depend on those below; only the classic image
             store of an engine cannot, and it cannot export OCI images either.
+        buildx: the version of the program that asks it, as `0.13`.
 
     """
 
@@ -53,6 +54,7 @@ class Builder:
     version: str
     raw_json: bool
     merges: bool
+    buildx: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,18 +83,20 @@ class Request:
     outputs: tuple[str, ...] = ()
 
 
-def look_up(name: str = "") -> Builder:
+def look_up(name: str = "", *, start: bool = True) -> Builder:
     """Find a builder, and make sure that it is new enough for our Dockerfiles.
 
     Args:
         name: as `docker buildx ls` has it; empty for the one in use.
+        start: whether to start one that does not run yet, which may fetch an image; else such a one has no
+            version.
 
     Raises:
         EnvironmentFault: docker, buildx, the engine or the builder is missing or too old.
 
     """
     version = _buildx_version()
-    argv = ["docker", "buildx", "inspect", "--bootstrap", *([name] if name else [])]
+    argv = ["docker", "buildx", "inspect", *(["--bootstrap"] if start else []), *([name] if name else [])]
     try:
         text = process.run(argv, timeout=_STARTING).stdout
     except CommandError as error:
@@ -125,6 +129,7 @@ def look_up(name: str = "") -> Builder:
         version=found,
         raw_json=version >= _RAW_JSON,
         merges=merges,
+        buildx=".".join(map(str, version)),
     )
 
 

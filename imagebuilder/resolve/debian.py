@@ -182,14 +182,19 @@ def locate_debs(
     for deb in debs:
         if isinstance(deb, Deb) and deb.archive:
             place = archives.get(deb.archive)
-            found[deb.sha256] = (f"{place}/{quote(deb.path, safe='/+~:%')}",) if place else ()
+            found[deb.sha256] = (_url(place, deb.path),) if place else ()
             continue
         places = [(mirrors.main, deb.path)]
         if deb.path.startswith(facts.security_pool):
             moved = "pool/" + deb.path.removeprefix(facts.security_pool)
             places = [(mirrors.security, deb.path), (mirrors.main, moved)]
-        found[deb.sha256] = tuple(f"{mirror}/{quote(path, safe='/+~:%')}" for mirror, path in places)
+        found[deb.sha256] = tuple(_url(mirror, path) for mirror, path in places)
     return found
+
+
+def _url(place: str, path: str) -> str:
+    """Write a path below an archive's root as apt asks for it: object stores take a bare `+` for a space."""
+    return f"{place}/{quote(path, safe='/~:%')}"
 
 
 @dataclass(frozen=True, kw_only=True)

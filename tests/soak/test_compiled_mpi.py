@@ -20,7 +20,7 @@ from tests.integration.conftest import ROOT, Built
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 SECONDS = 3600
-# MPICH's newer source has a `+` in its name, which not every mirror serves.
+# The source of trixie's own MPICH is not on every mirror.
 MPI = {"openmpi": ("debian:trixie", "3.13", "5.0.7"), "mpich": ("debian:bookworm", "3.11", "4.0.2")}
 
 

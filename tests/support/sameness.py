@@ -10,13 +10,14 @@ anything    nothing: it may differ, or be on one side only
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from imagebuilder import contents
-from imagebuilder.contents import Change
+from imagebuilder.contents import Change, Item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,11 @@ class Side:
 
     blobs: Sequence[Path]
 
+    @cached_property
+    def items(self) -> Mapping[str, Item]:
+        """Every path; gigabytes are read for it, once."""
+        return contents.of_layers(self.blobs)
+
 
 def differences(ours: Side, theirs: Side, *, pure: bool) -> tuple[list[str], set[str]]:
     """Compare two images.
@@ -82,7 +88,7 @@ def differences(ours: Side, theirs: Side, *, pure: bool) -> tuple[list[str], set
 
     """
     wrong, used = [], set()
-    for change in contents.compare(contents.of_layers(ours.blobs), contents.of_layers(theirs.blobs)):
+    for change in contents.compare(ours.items, theirs.items):
         rule = _rule(change, pure=pure)
         if rule is not None and _holds(rule, change, ours, theirs):
             used.add(rule.paths)

@@ -60,8 +60,17 @@ def docker(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: tuple[int, 
 def test_the_builder_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = docker(tmp_path, monkeypatch)
     found = buildx.look_up()
-    assert found == replace(BUILDER, version="26.1.5+dfsg1")
+    assert found == replace(BUILDER, version="26.1.5+dfsg1", buildx="0.13")
     assert "buildx inspect --bootstrap\n" in asked.read_text()
+
+
+def test_a_builder_that_does_not_run_is_not_started_for_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "Name:   farm\nDriver: docker-container\n\nNodes:\nName: n0\nStatus: inactive\n"
+    asked = docker(tmp_path, monkeypatch, buildx_inspect=(0, text))
+    assert buildx.look_up(start=False).version == ""
+    assert "--bootstrap" not in asked.read_text()
 
 
 def test_the_classic_store_does_not_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from imagebuilder import doctor, process, suites
 from imagebuilder.errors import EnvironmentFault, FetchError
-from imagebuilder.process import Result
+from imagebuilder.process import CommandError, Result
 from imagebuilder.resolve import uv as solver
 from imagebuilder.site import Site
 from imagebuilder.smoke import engine as engines
@@ -30,6 +30,12 @@ class Host:
         self.uid = 0
         self.missing: set[str] = set()
         self.failing: dict[str, str] = {}
+        self.answers = {
+            "docker buildx version": "github.com/docker/buildx 0.13.1+ds1 0.13.1+ds1-3",
+            "docker buildx inspect": "Name:   default\nDriver: docker\n",
+            "docker version": "26.1.5+dfsg1",
+            "docker info": '[["driver-type","io.containerd.snapshotter.v1"]]',
+        }
         self.files = {"/etc/os-release": 'PRETTY_NAME="Debian GNU/Linux 13 (trixie)"\n'}
         self.free = 100 * 10**9
         self.site = Site()
@@ -40,11 +46,15 @@ class Host:
     def which(self, name: str, **_path: str) -> str | None:
         return None if name in self.missing else f"/usr/bin/{name}"
 
-    def run(self, argv: Sequence[object], **_options: object) -> Result:
+    def run(self, argv: Sequence[object], **options: object) -> Result:
         line = " ".join(map(str, argv))
         self.ran.append(line)
         said = next((text for start, text in self.failing.items() if line.startswith(start)), "")
-        return Result(argv=(line,), code=1 if said else 0, stdout="", stderr=said)
+        answer = next((text for start, text in self.answers.items() if line.startswith(start)), "")
+        result = Result(argv=(line,), code=1 if said else 0, stdout=answer, stderr=said)
+        if said and options.get("check", True):
+            raise CommandError(result, "ended with 1")
+        return result
 
     @contextlib.contextmanager
     def connect(self, _runtime: str) -> Iterator[Any]:
@@ -97,7 +107,7 @@ def test_a_complete_host_lacks_nothing(host: Host) -> None:
     assert {finding.status for finding in findings} == {"ok"}
     assert not any(finding.remedy or finding.packages for finding in findings)
     assert list(doctor.lines(findings))[-1] == "nothing is missing"
-    assert host.ran == ["unshare --mount true"]
+    assert {line for line in host.ran if not line.startswith("docker ")} == {"unshare --mount true"}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +191,8 @@ def test_root_without_the_right_to_mount_is_told_about_the_capability(host: Host
 def test_a_user_with_namespaces_needs_no_root(host: Host) -> None:
     host.uid = 1000
     assert found("namespaces").status == "ok"
-    assert host.ran == ["mmdebstrap --unshare-helper true"]
+    assert "mmdebstrap --unshare-helper true" in host.ran
+    assert not any(line.startswith("unshare") for line in host.ran)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +268,66 @@ def test_an_engine_that_is_there_is_started_not_installed(
     finding = found("engine")
     assert not finding.packages
     assert remedy in finding.remedy
+
+
+def test_the_builder_in_use_is_told_and_none_is_started(host: Host) -> None:
+    assert (
+        found("docker buildx").detail == "0.13, builder default (docker): engine 26.1.5+dfsg1, merges layers"
+    )
+    assert "docker buildx inspect" in host.ran
+
+
+@pytest.mark.parametrize(
+    ("driver", "said"),
+    [
+        ("Driver: docker\n", "engine 26.1.5+dfsg1, classic image store: changed layers are copied anew"),
+        ("Driver: docker-container\n\nBuildKit version: v0.23.2\n", "BuildKit v0.23.2"),
+        ("Driver: docker-container\n\nStatus: inactive\n", "which the first build starts"),
+    ],
+)
+def test_each_kind_of_builder_has_its_own_words(host: Host, driver: str, said: str) -> None:
+    host.answers["docker buildx inspect"] = f"Name: farm\n{driver}"
+    host.answers["docker info"] = '[["Backing Filesystem","extfs"]]'
+    finding = found("docker buildx")
+    assert finding.status == "ok"
+    assert finding.detail.endswith(f": {said}")
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "message", "remedy"),
+    [
+        (
+            "docker buildx version",
+            "github.com/docker/buildx v0.7.1 x",
+            "buildx 0.7 is too old",
+            "docker-buildx",
+        ),
+        ("docker version", "20.10.24+dfsg1", "Docker Engine 20.10.24+dfsg1 is too old", "upgrade Docker"),
+        (
+            "docker buildx inspect",
+            "Name: f\nDriver: remote\n\nBuildKit version: v0.9.3\n",
+            "BuildKit v0.9.3 is too old",
+            "--builder",
+        ),
+    ],
+)
+def test_what_is_too_old_for_the_docker_engine_is_a_warning(
+    host: Host, command: str, answer: str, message: str, remedy: str
+) -> None:
+    host.answers[command] = answer
+    finding = found("docker buildx")
+    assert (finding.status, finding.packages) == ("warning", ())
+    assert message in finding.detail
+    assert remedy in finding.remedy
+
+
+def test_docker_without_buildx_is_a_warning_and_no_docker_is_none(host: Host) -> None:
+    host.failing["docker buildx version"] = "docker: 'buildx' is not a docker command."
+    finding = found("docker buildx")
+    assert (finding.status, finding.detail) == ("warning", "docker has no `buildx`")
+    assert "docker-buildx" in finding.remedy
+    host.missing.add("docker")
+    assert found("docker buildx").status == "ok"
 
 
 def test_gpus_that_the_engine_does_not_offer_are_a_warning(host: Host) -> None:
