@@ -138,13 +138,14 @@ class BaseImage(_Strict):
 
 
 class Source(_Strict):
-    """A source archive: a Debian source package's `.orig.tar.*`, or an sdist of a Python package.
+    """A source archive: a Debian source package's `.orig.tar.*`, a Python package's sdist, or upstream's own.
 
     Attributes:
-        name, version: of the source package (with Debian's revision), or of the distribution.
-        suite: the Debian suite whose sources have it; empty for an sdist.
-        path: where Debian's archive keeps it; empty for an sdist.
+        name, version: of the source package (with Debian's revision), the distribution, or the component.
+        suite: the Debian suite whose sources have it; empty for others.
+        path: where Debian's archive keeps it; empty for others.
         file: name of the file.
+        upstream: whether it is upstream's own, whose address the catalog or the site knows.
 
     """
 
@@ -155,6 +156,19 @@ class Source(_Strict):
     file: FileName
     size: Size
     sha256: Sha256
+    upstream: bool = False
+
+    @property
+    def origin(self) -> Literal["debian", "index", "upstream"]:
+        """Who has it."""
+        if self.upstream:
+            return "upstream"
+        return "debian" if self.path else "index"
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Say nothing of what most sources are not."""
+        return {key: value for key, value in write(self).items() if key != "upstream" or value}
 
 
 class Build(_Strict):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jinja2
 
 from imagebuilder import platforms
-from imagebuilder.lock import Wheel
+from imagebuilder.lock import Source, Wheel
 from imagebuilder.plan import (
     BuiltLayer,
     BytecodeLayer,
@@ -83,6 +83,7 @@ def render(plan: Plan, template: str) -> str:
         lock_checksum=plan.lock_checksum,
         os=system,
         compiled=[_compiled(layer) for layer in plan.layers if isinstance(layer, BuiltLayer)],
+        upstream=upstream_sources(plan),
         wheels=[_stage(number, layer) for number, layer in enumerate(wheels, start=1)],
         bytecode=any(isinstance(layer, BytecodeLayer) for layer in plan.layers),
         files=entries,
@@ -91,6 +92,12 @@ def render(plan: Plan, template: str) -> str:
         place=_PLACE,
         heredoc=_HEREDOC,
     )
+
+
+def upstream_sources(plan: Plan) -> tuple[Source, ...]:
+    """List the archives that the Dockerfile does not fetch, and has to be given."""
+    layers = (layer for layer in plan.layers if isinstance(layer, BuiltLayer))
+    return tuple(source for layer in layers for source in layer.sources if source.upstream)
 
 
 def _base(plan: Plan, system: OsLayer) -> str:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from imagebuilder import hostconfig, yamlfile
 from imagebuilder.errors import InputError, Problem
+from imagebuilder.upstream import Upstream, Versions
 
 if TYPE_CHECKING:
     import requests
@@ -99,6 +100,7 @@ class Site:
         apt_options: names and values as apt's `-o` takes them.
         archives: places of other package archives, by the name that locks give them.
         registries: settings of single registries, by host and port.
+        sources: archives of components that are compiled: name, version, and where and what it is.
         tools: where apt, dpkg and mmdebstrap run.
         native_index: true where the index settings are uv's own, which it reads by itself.
 
@@ -116,6 +118,7 @@ class Site:
     apt_options: tuple[tuple[str, str], ...] = ()
     archives: tuple[tuple[str, ArchiveSite], ...] = ()
     registries: tuple[tuple[str, RegistrySite], ...] = ()
+    sources: tuple[tuple[str, str, Upstream], ...] = ()
     tools: ToolsSite = ToolsSite()
     native_index: bool = False
 
@@ -204,6 +207,11 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian", tools
         apt_options=tuple(sorted(options.items())),
         archives=tuple((name, _archive(item)) for name, item in sorted(given.apt.archives.items())),
         registries=tuple((name, _registry(item)) for name, item in sorted(given.registries.items())),
+        sources=tuple(
+            (name, version, found)
+            for name, versions in sorted(given.sources.items())
+            for version, found in sorted(versions.items())
+        ),
         tools=ToolsSite(where=cast("_Where", tools or given.tools.where), image=given.tools.image),
         native_index=host.native and not set_here & {"index", "extra_indexes", "wheel_folders", "no_index"},
     )
@@ -325,6 +333,7 @@ class _SiteFile(_Strict):
     no_index: bool = False
     apt: Annotated[_Apt, Field(default_factory=_Apt)]
     registries: Annotated[dict[str, _Registry], Field(default_factory=dict)]
+    sources: Annotated[dict[str, Versions], Field(default_factory=dict)]
     tools: Annotated[_Tools, Field(default_factory=_Tools)]
 
 

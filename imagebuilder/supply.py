@@ -53,16 +53,21 @@ def fetch(
     debs = [package for package in packages if isinstance(package, Deb)]
     wheels = [package for package in packages if isinstance(package, Wheel)]
     sources = [package for package in packages if isinstance(package, Source)]
-    pooled: list[Deb | Source] = [*debs, *(source for source in sources if source.path)]
-    sdists = [source for source in sources if not source.path]
+    pooled: list[Deb | Source] = [*debs, *(source for source in sources if source.origin == "debian")]
+    sdists = [source for source in sources if source.origin == "index"]
+    others = [source for source in sources if source.origin == "upstream"]
     if layers and lock.image:
         fetch_layers(layers, client_of(lock.image.name, site), store, advance=advance, finished=finished)
     if pooled:
         distribution, _, suite = lock.base.partition(":")
         needed = {deb.archive for deb in debs if deb.archive}
-        others = archives.places(lock.image, store, site, needed) if needed and lock.image else {}
-        urls = debian.locate_debs(pooled, distribution, suite, site, lock.architecture, archives=others)
+        more = archives.places(lock.image, store, site, needed) if needed and lock.image else {}
+        urls = debian.locate_debs(pooled, distribution, suite, site, lock.architecture, archives=more)
         download.fetch(_downloads(pooled, urls), store, site, advance, finished)
+    if others:
+        download.fetch(
+            _downloads(others, builds.locate_upstream(others, site)), store, site, advance, finished
+        )
     glibc = debian.glibc(lock.installed) if sdists or wheels else ""
     if sdists:
         urls = builds.locate_sdists(sdists, lock.python, glibc, site, lock.architecture)

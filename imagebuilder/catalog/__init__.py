@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from imagebuilder import yamlfile
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.recipe import Recipe
+from imagebuilder.upstream import Versions
 
 VENV = "/opt/venv"
 _SITE = VENV + "/lib/python{python}/site-packages"
@@ -93,6 +94,13 @@ class Build(_Strict):
 
     debian: Annotated[str, Field(description="Debian source package whose `.orig.tar.*` is compiled.")] = ""
     sdist: Annotated[str, Field(description="Python distribution whose sdist is compiled.")] = ""
+    upstream: Annotated[
+        Versions,
+        Field(
+            default_factory=dict,
+            description="Archives by version, where neither Debian nor the index has it: `url`, `sha256`.",
+        ),
+    ]
     needs: Annotated[tuple[str, ...], Field(description="Debian packages that are there only meanwhile.")]
     wheels: Annotated[
         tuple[str, ...], Field(description="Python requirements that are there only meanwhile.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from imagebuilder.layers.tarball import build_tar_layer
 from imagebuilder.plan import OsLayer, Plan, UpperOsLayer
 from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store, check_bytes, link_or_copy
+from imagebuilder.supply import Package
 
 _STAGE = "os"  # of dockerfiles/Dockerfile.j2
 
@@ -116,7 +117,7 @@ def build_pure(
         )
     with shop.store.in_use(), shop.store.work() as folder, _based(plan, builder, shop, means) as based:
         planned, contexts = based
-        request = _whole(planned, contexts, shop, folder)
+        request = _whole(planned, (*contexts, *_sources(plan, shop, folder)), shop, folder)
         found: Mapping[str, object] = {}
         tags = tuple(f"{plan.name}:{tag}" for tag in dict.fromkeys((plan.tag, "latest")))
         if load:
@@ -145,7 +146,8 @@ def _based(
         return
     base = bases.choose(system, means.base, shop.site, registry_first=True)
     if not base.digest:
-        _fetch_packages(system, shop)
+        # What a base is made from: which packages those are, only the packages themselves say.
+        _fetch(system.debs, shop)
     with bases.handed(base, system, builder, shop) as place:
         yield plans.by_docker(plan, base.digest), ((base.name, place),)
 
@@ -179,16 +181,29 @@ class _SystemStage:
             return build_tar_layer(tar, store, advance)
 
 
-def _fetch_packages(layer: OsLayer, shop: Workshop) -> None:
-    """Fetch what a base is made from: which packages those are, only the packages themselves say."""
+def _fetch(packages: Sequence[Package], shop: Workshop) -> None:
     supply.fetch(
-        supply.absent(layer.debs, shop.store),
+        supply.absent(packages, shop.store),
         shop.lock,
         shop.store,
         shop.site,
         advance=lambda _sha256, _count: None,
         finished=lambda _sha256: None,
     )
+
+
+def _sources(plan: Plan, shop: Workshop, folder: Path) -> tuple[tuple[str, str], ...]:
+    """Lay out, as a build context, the archives that the Dockerfile cannot fetch by itself."""
+    wanted = render.upstream_sources(plan)
+    if not wanted:
+        return ()
+    _fetch(wanted, shop)
+    (folder / "sources").mkdir()
+    for source in wanted:
+        place = shop.store.download(source.sha256)
+        check_bytes(place, source.sha256, source.file)
+        link_or_copy(place, folder / "sources" / source.file)
+    return (("sources", str(folder / "sources")),)
 
 
 def _whole(plan: Plan, contexts: tuple[tuple[str, str], ...], shop: Workshop, folder: Path) -> Request:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagebuilder import catalog, suites
+from imagebuilder import catalog, suites, upstream
 from imagebuilder.errors import ConflictError, FetchError, Problem
 from imagebuilder.lock import Build, Deb, Source
 from imagebuilder.resolve import debian, debversion, python, wheelfile
 from imagebuilder.resolve.request import BuildRequest, Request
 from imagebuilder.resolve.uv import File, Target, UnsolvableError, sdist
 from imagebuilder.site import Site
+from imagebuilder.upstream import Upstream
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,36 @@ def locate_sdists(
     return urls
 
 
+def locate_upstream(sources: Sequence[Source], site: Site) -> dict[str, tuple[str, ...]]:
+    """Find where upstream's own archives are: sha256 and URLs, the site's first. Nothing is asked.
+
+    Raises:
+        FetchError: nobody knows an address of one.
+
+    """
+    known = [*site.sources, *_in_catalog()]
+    urls = {
+        source.sha256: tuple(
+            dict.fromkeys(place.url for _, _, place in known if place.sha256 == source.sha256)
+        )
+        for source in sources
+    }
+    for source in sources:
+        if not urls[source.sha256]:
+            raise FetchError(
+                f"no address is known of {source.file}, the source of {source.name} {source.version}",
+                hint=f"name one with this sha256 under `sources: {source.name}:` in a file for --site: "
+                f"{source.sha256}",
+            )
+    return urls
+
+
+def _in_catalog() -> Iterator[tuple[str, str, Upstream]]:
+    for name, component in catalog.load().items():
+        for version, place in component.build.upstream.items() if component.build else ():
+            yield name, version, place
+
+
 def _fits(build: Build, asked: BuildRequest, debs: Sequence[Deb]) -> bool:
     """Tell whether an older lock's build may stay: the same root, and a version that is still asked for."""
     wheels = {wheel.name: wheel.version for wheel in build.wheels}
@@ -104,10 +135,7 @@ def _fits(build: Build, asked: BuildRequest, debs: Sequence[Deb]) -> bool:
 
 def _resolve(asked: BuildRequest, request: Request, debs: Sequence[Deb], site: Site) -> Build:
     glibc = debian.glibc(debs)
-    if asked.debian:
-        version, source = _debian_source(asked, request, site)
-    else:
-        version, source = _sdist_source(asked, request, glibc, site)
+    version, source = _source(asked, request, glibc, site)
     root = debian.resolve_root(request, asked.packages, debs, site)
     image = {deb.sha256 for deb in debs}
     alone = replace(
@@ -123,6 +151,70 @@ def _resolve(asked: BuildRequest, request: Request, debs: Sequence[Deb], site: S
         wheels=wheels,
         sources=(source,),
     )
+
+
+def _source(asked: BuildRequest, request: Request, glibc: str, site: Site) -> tuple[str, Source]:
+    """Take Debian's source or the index's, and upstream's own where these have no version that fits."""
+    try:
+        return _packaged_source(asked, request, glibc, site)
+    except ConflictError:
+        found = _upstream_source(asked, request, site)
+        if found is None:
+            raise
+        return found
+
+
+def _packaged_source(asked: BuildRequest, request: Request, glibc: str, site: Site) -> tuple[str, Source]:
+    if asked.debian:
+        return _debian_source(asked, request, site)
+    if asked.sdist:
+        return _sdist_source(asked, request, glibc, site)
+    there = sorted((version for version, _ in _offered(asked, site)), key=_numbers)
+    quoted = [f'"{version}"' for version in there]
+    raise ConflictError(
+        f'nobody is known to have the source of {asked.component} "{asked.value}"',
+        where=f"{request.recipe}: pins.{asked.component}",
+        hint=f"there is {' or '.join(quoted)}"
+        if quoted
+        else f"name its address under `sources: {asked.component}:` in a file for --site",
+    )
+
+
+def _upstream_source(asked: BuildRequest, request: Request, site: Site) -> tuple[str, Source] | None:
+    """Take the newest archive that the site or the catalog has for the pin; None where neither has one.
+
+    All of it is received once, for a lock says nothing about bytes that nobody has seen.
+    """
+    fitting = [item for item in _offered(asked, site) if catalog.matches(item[0], asked.value)]
+    if not fitting:
+        return None
+    version, place = max(fitting, key=lambda item: _numbers(item[0]))
+    name = upstream.file_of(place.url)
+    with site.session() as session:
+        found = wheelfile.measure(File(name=name, url=place.url, sha256="", size=-1), session)
+    if found.sha256 != place.sha256:
+        raise FetchError(
+            f"{name} is not the source that was named: wanted sha256 {place.sha256}, "
+            f"got {found.sha256} from {place.url}",
+            where=f"{request.recipe}: pins.{asked.component}",
+            hint="compare both with what upstream publishes; a mirror or a proxy may hold another file",
+        )
+    return version, Source(
+        name=asked.component,
+        version=version,
+        file=name,
+        size=found.size,
+        sha256=found.sha256,
+        upstream=True,
+    )
+
+
+def _offered(asked: BuildRequest, site: Site) -> list[tuple[str, Upstream]]:
+    """List a component's archives by version, the site's before the catalog's of the same version."""
+    known = {
+        version: place for name, version, place in (*_in_catalog(), *site.sources) if name == asked.component
+    }
+    return list(known.items())
 
 
 def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[str, Source]:

@@ -141,7 +141,7 @@ def _make_lock(recipe: Recipe, site: Site, question: _Question) -> Lock:
 
 def _twice(recipe: Recipe, builds: tuple[Build, ...], wheels: tuple[Wheel, ...]) -> list[Problem]:
     """Find what is compiled, and also comes as a wheel because something else requires it."""
-    names = {source.name for build in builds for source in build.sources if not source.path}
+    names = {source.name for build in builds for source in build.sources if source.origin == "index"}
     return [
         Problem(
             message=f"`{wheel.name}` would be there twice: compiled, and as the wheel {wheel.file}, which "

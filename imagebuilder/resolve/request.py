@@ -42,7 +42,8 @@ class BuildRequest:
     Attributes:
         component: its name.
         value: its pin.
-        debian, sdist: Debian source package, or Python distribution, that it is compiled from.
+        debian, sdist: Debian source package, or Python distribution, that it is compiled from; both empty
+            where only upstream has it.
         packages: Debian packages of the root that it is compiled in.
         wheels: Python requirements there.
         against: compiled components that are there too.

@@ -21,7 +21,18 @@ LOCKS = sorted((ROOT / "recipes").glob("*.lock"))
 # Imports go to the left only (docs: values flow from the recipe to the registry). A name covers all that is
 # in it; a dotted one stands for itself.
 ORDER = (
-    *("errors", "process", "textfile", "jsontext", "yamlfile", "progress", "share", "tags", "about"),
+    *(
+        "errors",
+        "process",
+        "textfile",
+        "jsontext",
+        "yamlfile",
+        "progress",
+        "share",
+        "tags",
+        "about",
+        "upstream",
+    ),
     *("platforms", "emulation"),
     *("hostconfig", "http", "site", "containers", "toolbox", "suites"),
     "registry.reference",
