@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -36,17 +37,19 @@ _CAPTION = """\
 Made by `python -m bench.engines` in one run; bench/engines.py says how each side is measured. Seconds are
 those of a build with all downloads in the store and nothing else: every package installed, every wheel made a
 layer. The docker engine's include the base, which is made from the lock's packages, and handing its `os`
-stage over as a tar. "Size" is what a push sends to an empty registry, "unpacked" the tars inside.
+stage over as a tar. "Size" is what a push sends to an empty registry, "unpacked" the tars inside. "Load" is
+what kept the machine busy in the minute before (loadavg): above 0.5 a core the seconds say little.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One image: who made it, bytes packed and unpacked, its layers, and seconds."""
+    """One image: who made it, the record of its bytes, seconds, and how busy the machine was before."""
 
     engine: str
     image: ImageRecord
     seconds: float
+    load: float
 
     @property
     def unpacked(self) -> int:
@@ -92,7 +95,7 @@ def main() -> int:
 def measured(recipe: Path, downloads: Path, folder: Path) -> Outcome:
     """Fetch for a recipe, build it with both engines, compare, and remove all but the downloads."""
     began = monotonic()
-    said = json.loads(_imagebuilder("fetch", recipe, "--store", downloads))
+    said = json.loads(_imagebuilder("fetch", recipe, "--store", downloads, "--json"))
     seconds = monotonic() - began
     _read_once(recipe, Store(downloads))
     place = folder / recipe.stem
@@ -120,8 +123,8 @@ def measured(recipe: Path, downloads: Path, folder: Path) -> Outcome:
 def table(outcomes: Sequence[Outcome]) -> str:
     """Write both tables: what was built, and what is not the same in both."""
     lines = [
-        "| recipe | engine | size | unpacked | layers | build | docker / embedded |",
-        "|---|---|--:|--:|--:|--:|--:|",
+        "| recipe | engine | size | unpacked | layers | build | load | docker / embedded |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
         *(line for outcome in outcomes for line in _rows(outcome)),
         "",
         "| recipe | fetched before | paths compared | differ | rules for what may | same layers |",
@@ -141,7 +144,7 @@ def _rows(outcome: Outcome) -> Iterator[str]:
         ratio = "" if row is first else f"{row.seconds / first.seconds:.1f}x"
         yield (
             f"| {outcome.name} | {row.engine} | {human(row.image.size)} | {human(row.unpacked)} "
-            f"| {len(row.image.layers)} | {row.seconds:.1f} s | {ratio} |"
+            f"| {len(row.image.layers)} | {row.seconds:.1f} s | {row.load:.1f} | {ratio} |"
         )
 
 
@@ -157,11 +160,12 @@ def _comparison(outcome: Outcome) -> str:
 
 def _built(recipe: Path, store: Store, engine: str) -> Row:
     words = ("--engine", engine, "--store", store.root, "--progress", "lines", "--json")
+    load = os.getloadavg()[0]
     said = json.loads(_imagebuilder("build", recipe, *words))
     image = store.image(str(said["name"]))
     if image is None:
         raise SystemExit(f"{recipe}: the {engine} engine left no image in {store.root}")
-    return Row(engine=engine, image=image, seconds=float(said["seconds"]))
+    return Row(engine=engine, image=image, seconds=float(said["seconds"]), load=load)
 
 
 def _store(root: Path, downloads: Path) -> Store:

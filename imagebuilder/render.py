@@ -78,7 +78,7 @@ def render(plan: Plan, template: str) -> str:
         # What the most have goes without saying.
         platform="" if plan.platform == platforms.DEFAULT else plan.platform,
         tag=plan.tag,
-        base=_base(plan, system),
+        base=base_of(plan),
         imported=isinstance(system, UpperOsLayer),
         lock_checksum=plan.lock_checksum,
         os=system,
@@ -100,8 +100,9 @@ def upstream_sources(plan: Plan) -> tuple[Source, ...]:
     return tuple(source for layer in layers for source in layer.sources if source.upstream)
 
 
-def _base(plan: Plan, system: OsLayer) -> str:
+def base_of(plan: Plan) -> str:
     """Name what the Dockerfile starts from: a suite, or the very image that the lock has, by its digest."""
+    system = next(layer for layer in plan.layers if isinstance(layer, OsLayer))
     if not isinstance(system, UpperOsLayer):
         return f"{system.distribution}:{system.suite}"
     labels = dict(plan.config.labels)

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +22,12 @@ from imagebuilder.engines.embedded import Workshop
 from imagebuilder.errors import EnvironmentFault
 from imagebuilder.layers import debs as relations
 from imagebuilder.layers import system
+from imagebuilder.lock import BaseImage, BaseLayer
 from imagebuilder.plan import OsLayer, User
 from imagebuilder.process import CommandError
 from imagebuilder.progress import no_advance
 from imagebuilder.site import Site
-from imagebuilder.store import LayerRecord, Store, explained, link_or_copy
+from imagebuilder.store import LayerRecord, Store, check_bytes, explained, link_or_copy
 from imagebuilder.toolbox import Toolbox
 
 Choice = Literal["auto", "registry", "bootstrap"]
@@ -99,7 +100,8 @@ def handed(base: Base, layer: OsLayer, builder: Builder, shop: Workshop) -> Iter
     record = bootstrap(layer, shop)
     if builder.merges:
         with shop.store.work() as folder:
-            yield _layout(record, layer.architecture, shop.store, folder / "base")
+            blobs = ((shop.store.blob(record.digest), record),)
+            yield _layout(blobs, {"Cmd": ["bash"]}, layer.architecture, folder / "base")
         return
     # An engine with the classic store reads no layouts: there the base is an image, for as long as it takes.
     name = f"imagebuilder-base:{record.diff_id.removeprefix('sha256:')[:12]}-{secrets.token_hex(4)}"
@@ -118,6 +120,30 @@ def handed(base: Base, layer: OsLayer, builder: Builder, shop: Workshop) -> Iter
         yield f"docker-image://{name}"
     finally:
         process.run(["docker", "image", "rm", name], timeout=_LIMIT, check=False)
+
+
+def imported(image: BaseImage, architecture: str, store: Store, folder: Path) -> str:
+    """Lay out a registry's base from the store: nobody has to reach the registry once more.
+
+    Args:
+        image: what the lock says of it; its layers are in the store.
+        architecture: as OCI names it.
+        store: has the layers.
+        folder: where to; made here.
+
+    Returns:
+        Its place, as a build context has it.
+
+    """
+    for layer in image.layers:
+        check_bytes(store.download(layer.sha256), layer.sha256, f"a layer of {image.name}")
+    config: dict[str, object] = {
+        "Env": [f"{name}={value}" for name, value in image.env.items()],
+        "Labels": image.labels,
+        **({"User": image.user} if image.user else {}),
+    }
+    blobs = tuple((store.download(layer.sha256), layer) for layer in image.layers)
+    return _layout(blobs, config, architecture, folder)
 
 
 def bootstrap(layer: OsLayer, shop: Workshop) -> LayerRecord:
@@ -162,27 +188,38 @@ def _record(base: OsLayer, files: Mapping[str, Path], shop: Workshop, tools: Too
     return record
 
 
-def _layout(record: LayerRecord, architecture: str, store: Store, folder: Path) -> str:
-    """Write an image of one layer: image-spec 1.1, image-layout.md."""
+def _layout(
+    layers: Sequence[tuple[Path, LayerRecord | BaseLayer]],
+    run: Mapping[str, object],
+    architecture: str,
+    folder: Path,
+) -> str:
+    """Write an image of these layers, the lowest first: image-spec 1.1, image-layout.md."""
     blobs = folder / "blobs" / "sha256"
     with explained(folder):
         blobs.mkdir(parents=True)
-        link_or_copy(store.blob(record.digest), blobs / record.digest.removeprefix("sha256:"))
+        for file, record in layers:
+            place = blobs / record.digest.removeprefix("sha256:")
+            if not place.exists():  # a layer may be there twice
+                link_or_copy(file, place)
         config = _put(
             blobs,
             oci.CONFIG_TYPE,
             {
                 "architecture": architecture,
                 "os": "linux",
-                "config": {"Cmd": ["bash"]},
-                "rootfs": {"type": "layers", "diff_ids": [record.diff_id]},
+                "config": run,
+                "rootfs": {"type": "layers", "diff_ids": [record.diff_id for _, record in layers]},
             },
         )
-        layer = {"mediaType": record.media_type, "digest": record.digest, "size": record.size}
+        described = [
+            {"mediaType": record.media_type, "digest": record.digest, "size": record.size}
+            for _, record in layers
+        ]
         manifest = _put(
             blobs,
             oci.MANIFEST_TYPE,
-            {"schemaVersion": 2, "mediaType": oci.MANIFEST_TYPE, "config": config, "layers": [layer]},
+            {"schemaVersion": 2, "mediaType": oci.MANIFEST_TYPE, "config": config, "layers": described},
         )
         index = {"schemaVersion": 2, "mediaType": oci.INDEX_TYPE, "manifests": [manifest]}
         (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")

@@ -115,7 +115,11 @@ def build_pure(
             "classic image store: COPY --link copies here instead of merging, so a changed layer makes those"
             " above it anew; the containerd image store does not"
         )
-    with shop.store.in_use(), shop.store.work() as folder, _based(plan, builder, shop, means) as based:
+    with (
+        shop.store.in_use(),
+        shop.store.work() as folder,
+        _based(plan, builder, shop, means, folder) as based,
+    ):
         planned, contexts = based
         request = _whole(planned, (*contexts, *_sources(plan, shop, folder)), shop, folder)
         found: Mapping[str, object] = {}
@@ -137,12 +141,12 @@ def build_pure(
 
 @contextmanager
 def _based(
-    plan: Plan, builder: Builder, shop: Workshop, means: Means
+    plan: Plan, builder: Builder, shop: Workshop, means: Means, folder: Path
 ) -> Iterator[tuple[Plan, tuple[tuple[str, str], ...]]]:
     """Find the base: the plan with what is known of it now, and the build contexts that stand for it."""
     system = plan.system
     if isinstance(system, UpperOsLayer):
-        yield plans.by_docker(plan), ()  # the Dockerfile names it by its digest: BuildKit pulls it
+        yield plans.by_docker(plan), _registry_base(plan, system, builder, shop, folder)
         return
     base = bases.choose(system, means.base, shop.site, registry_first=True)
     if not base.digest:
@@ -150,6 +154,25 @@ def _based(
         _fetch(system.debs, shop)
     with bases.handed(base, system, builder, shop) as place:
         yield plans.by_docker(plan, base.digest), ((base.name, place),)
+
+
+def _registry_base(
+    plan: Plan, system: OsLayer, builder: Builder, shop: Workshop, folder: Path
+) -> tuple[tuple[str, str], ...]:
+    """Hand in the lock's packages, and the base as the store has it.
+
+    The packages' archives are the base's own, and the site's places of them are nothing that the Dockerfile
+    could be told. An engine with the classic store reads no layouts: it pulls the base, by its digest.
+    """
+    _fetch(system.debs, shop)
+    debs = {deb.sha256: shop.store.download(deb.sha256) for deb in system.debs}
+    contexts = [("debs", str(_hand_in(system, debs, folder / "debs")))]
+    image = shop.lock.image
+    if builder.merges and image is not None:
+        _fetch(image.layers, shop)
+        place = bases.imported(image, system.architecture, shop.store, folder / "base")
+        contexts.append((render.base_of(plan), place))
+    return tuple(contexts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""MPI from source, on two nodes; mpi4py against it; and an extension of torch: minutes of compiling each."""
+"""MPI from source, on two nodes, and mpi4py against it: minutes of compiling each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from imagebuilder.plan import BuiltLayer
 from imagebuilder.smoke.report import read
 from imagebuilder.store import Store
 from imagebuilder.workflow import read_plan
-from tests.integration.conftest import ROOT, Built
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 SECONDS = 3600
@@ -68,24 +67,3 @@ def test_a_compiled_mpi_is_proven_on_two_nodes_and_comes_out_the_same_again(
     assert {layer.key: store.layer(layer.key) for layer in compiled} == before
     assert locks.read(locks.path_for(path)).format == 2
     assert plans.version(read_plan(path)[0]).startswith(mpi)
-
-
-EXTENSION = """
-import torch
-from torch.utils import cpp_extension
-
-source = '''
-#include <torch/extension.h>
-torch::Tensor squares(torch::Tensor numbers) { return numbers * numbers; }
-'''
-module = cpp_extension.load_inline("squares", source, functions=["squares"], verbose=True)
-print("sum", int(module.squares(torch.arange(1000)).sum()))
-"""
-
-
-def test_an_extension_of_torch_compiles_and_loads_where_nvcc_is(built: Built, engine: DockerClient) -> None:
-    reference = built(ROOT / "recipes" / "cuda12-torch-devel.yaml")
-    said = engine.containers.run(
-        reference, ["python", "-c", EXTENSION], remove=True, environment={"IMAGEBUILDER_SSHD": "off"}
-    )
-    assert said.endswith(b"sum 332833500\n")

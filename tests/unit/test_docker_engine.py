@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
+import json
 import os
 import re
 import sys
@@ -16,11 +18,12 @@ from imagebuilder import plan as plans
 from imagebuilder.engines import bases, docker, embedded
 from imagebuilder.engines.docker import Means
 from imagebuilder.errors import BuildError, EnvironmentFault, InputError
+from imagebuilder.lock import Build, Source
 from imagebuilder.plan import DockerOsLayer, Entry, Plan
 from imagebuilder.progress import LineProgress
 from imagebuilder.render import render
 from imagebuilder.site import Site, ToolsSite
-from imagebuilder.store import LayerRecord, Store
+from imagebuilder.store import DamagedDownloadError, LayerRecord, Store
 from imagebuilder.workflow import labels
 from tests.unit import samples
 
@@ -285,13 +288,81 @@ def test_a_registry_image_is_not_flattened_into_a_layer(false_docker: Path, stor
     assert not (false_docker / "asked").exists()
 
 
-def test_the_dockerfile_alone_starts_from_the_registry_image(false_docker: Path, store: Store) -> None:
-    plan, name = on_a_registry_image()
+def held(store: Store) -> tuple[Plan, embedded.Workshop, str]:
+    """An image on a registry's base, whose one layer and one package are in the store."""
     _, shop = planned(store)
+    data = b"no real layer"
+    sha256 = hashlib.sha256(data).hexdigest()
+    store.download(sha256).write_bytes(data)
+    layer = samples.base_image().layers[0]
+    layer = layer.model_copy(update={"digest": f"sha256:{sha256}", "size": len(data)})
+    # Twice, as an empty layer often is.
+    image = samples.base_image().model_copy(update={"layers": (layer, layer), "user": "ubuntu"})
+    lock = shop.lock.model_copy(update={"image": image, "format": 2})
+    plan = plans.plan(samples.recipe(base={"image": image.name}), lock, ())
+    return plan, dataclasses.replace(shop, lock=lock), f"{image.name}@{image.digest}"
+
+
+def test_the_dockerfile_alone_starts_from_the_registry_image(false_docker: Path, store: Store) -> None:
+    """The store hands it in, and the packages: the site's places of both are nothing for a Dockerfile."""
+    plan, shop, name = held(store)
     made = docker.build_pure(plan, shop, Means(), load=True)
     assert made.digest == DIGEST
     text = (false_docker / "Dockerfile").read_text()
     assert f"\nFROM {name} AS os\nUSER 0:0\n" in text
     assert "--allow-change-held-packages" in text
-    (build,) = [line for line in (false_docker / "asked").read_text().splitlines() if "buildx build" in line]
-    assert "--build-context" not in build
+    (build,) = asked(false_docker)
+    assert f"--build-context {name}=oci-layout://" in build
+    assert "--build-context debs=/" in build
+    assert list((store.root / "work").iterdir()) == []
+
+
+def test_the_base_that_is_handed_in_has_its_layers_and_its_settings(store: Store, tmp_path: Path) -> None:
+    _, shop, _ = held(store)
+    image = shop.lock.image
+    assert image is not None
+    place = bases.imported(image, "amd64", store, tmp_path / "base")
+    blobs = tmp_path / "base" / "blobs" / "sha256"
+    manifest = json.loads((blobs / place.rpartition("sha256:")[2]).read_bytes())
+    assert [layer["digest"] for layer in manifest["layers"]] == [layer.digest for layer in image.layers]
+    config = json.loads((blobs / manifest["config"]["digest"].removeprefix("sha256:")).read_bytes())
+    assert config["rootfs"]["diff_ids"] == [layer.diff_id for layer in image.layers]
+    assert config["config"]["User"] == "ubuntu"
+    assert dict(item.split("=", 1) for item in config["config"]["Env"]) == image.env
+    store.download(image.layers[0].sha256).write_bytes(b"rotten")
+    with pytest.raises(DamagedDownloadError):
+        bases.imported(image, "amd64", store, tmp_path / "again")
+
+
+def test_the_classic_store_pulls_the_base_by_its_digest(false_docker: Path, store: Store) -> None:
+    (false_docker / "status").write_text('[["Backing Filesystem","extfs"]]')
+    plan, shop, name = held(store)
+    docker.build_pure(plan, shop, Means(), load=True)
+    (build,) = asked(false_docker)
+    assert f"--build-context {name}" not in build
+    assert "--build-context debs=/" in build
+
+
+def test_an_archive_of_upstream_s_is_handed_in(false_docker: Path, store: Store) -> None:
+    _, shop = planned(store)
+    data = b"no real archive"
+    sha256 = hashlib.sha256(data).hexdigest()
+    store.download(sha256).write_bytes(data)
+    source = Source(
+        name="openmpi",
+        version="5.0.99",
+        file="openmpi-5.0.99.tar.gz",
+        size=len(data),
+        sha256=sha256,
+        upstream=True,
+    )
+    build = Build(
+        component="openmpi", version="5.0.99", packages=(), system=(), debs=(), wheels=(), sources=(source,)
+    )
+    lock = shop.lock.model_copy(update={"builds": (build,), "format": 2})
+    recipe = samples.recipe(pins={"openmpi": "5.0.99"}, build=("openmpi",))
+    docker.build_pure(
+        plans.plan(recipe, lock, ()), dataclasses.replace(shop, lock=lock), Means(base="registry"), load=True
+    )
+    (line,) = asked(false_docker)
+    assert "--build-context sources=/" in line
