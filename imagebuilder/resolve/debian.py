@@ -182,19 +182,22 @@ def locate_debs(
     for deb in debs:
         if isinstance(deb, Deb) and deb.archive:
             place = archives.get(deb.archive)
-            found[deb.sha256] = (_url(place, deb.path),) if place else ()
+            found[deb.sha256] = _urls(place, deb.path) if place else ()
             continue
         places = [(mirrors.main, deb.path)]
         if deb.path.startswith(facts.security_pool):
             moved = "pool/" + deb.path.removeprefix(facts.security_pool)
             places = [(mirrors.security, deb.path), (mirrors.main, moved)]
-        found[deb.sha256] = tuple(_url(mirror, path) for mirror, path in places)
+        found[deb.sha256] = tuple(url for mirror, path in places for url in _urls(mirror, path))
     return found
 
 
-def _url(place: str, path: str) -> str:
-    """Write a path below an archive's root as apt asks for it: object stores take a bare `+` for a space."""
-    return f"{place}/{quote(path, safe='/~:%')}"
+def _urls(place: str, path: str) -> tuple[str, ...]:
+    """Write a path below an archive's root, as apt does first: object stores take a bare `+` for a space.
+
+    A server that knows only the bare one comes second.
+    """
+    return tuple(dict.fromkeys(f"{place}/{quote(path, safe=safe)}" for safe in ("/~:%", "/+~:%")))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -217,7 +217,8 @@ def deb(path: str) -> Deb:
 
 def test_a_package_is_fetched_from_the_main_archive() -> None:
     found = debian.locate_debs([deb("pool/main/g/g++/g++_1~2.deb")], "debian", "trixie", SITE)
-    assert found == {"e" * 64: (f"{MIRROR}/pool/main/g/g%2B%2B/g%2B%2B_1~2.deb",)}
+    pool = f"{MIRROR}/pool/main/g"
+    assert found == {"e" * 64: (f"{pool}/g%2B%2B/g%2B%2B_1~2.deb", f"{pool}/g++/g++_1~2.deb")}
 
 
 def test_a_security_update_is_looked_for_where_a_point_release_moves_it_too() -> None:

@@ -61,6 +61,15 @@ def test_the_suite_s_own_compiler_is_said_and_no_conflict() -> None:
     assert facts.notes(recipe, {**versions, "cuda": "12.4.127"}) == []
 
 
+def test_a_gpu_that_the_libraries_know_and_the_suite_s_compiler_does_not() -> None:
+    pins = {"cuda": "12.8", "gcc": "13"}
+    versions = {"cuda": "12.8.90", "nvcc": "12.4.131", "gcc": "13.3.0"}
+    assert told(versions, pins=pins, devel=True, hosts={"gpus": ("9.0",)}) == []
+    (line,) = told(versions, pins=pins, devel=True, hosts={"gpus": ("10.0",)})
+    assert 'nvcc "12.4.131"' in line
+    assert "Unsupported gpu architecture" in line
+
+
 def test_a_compiler_of_another_major_is_refused() -> None:
     recipe = samples.recipe(pins={"cuda": "12.8", "gcc": "11"}, devel=True)
     with pytest.raises(ConflictError, match=r'cuda "12.8" clashes with nvcc "11.8.89", which takes 11'):
