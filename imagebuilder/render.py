@@ -16,7 +16,6 @@ from imagebuilder.plan import (
     Entry,
     FilesLayer,
     KeysLayer,
-    OsLayer,
     Plan,
     UpperOsLayer,
     WheelLayer,
@@ -102,7 +101,7 @@ def upstream_sources(plan: Plan) -> tuple[Source, ...]:
 
 def base_of(plan: Plan) -> str:
     """Name what the Dockerfile starts from: a suite, or the very image that the lock has, by its digest."""
-    system = next(layer for layer in plan.layers if isinstance(layer, OsLayer))
+    system = plan.system
     if not isinstance(system, UpperOsLayer):
         return f"{system.distribution}:{system.suite}"
     labels = dict(plan.config.labels)
