@@ -82,6 +82,11 @@ class RegistryServer:
     def url(self) -> str:
         return f"{'https' if self.ca else 'http'}://{self.host}"
 
+    @property
+    def pid(self) -> int:
+        """Its process; 0 while it does not run."""
+        return self._process.pid if self._process else 0
+
     def start(self) -> None:
         command = ["docker-registry", "serve", str(self.folder / "config.yml")]
         self._process = start(command, self.folder / "log", self._answers)

@@ -1,0 +1,93 @@
+"""Container engines of the bench's own: each with its data in one folder, so that cold means empty.
+
+An engine that serves others keeps a build cache that must not be thrown away, and that makes a cold build
+warm. So every side that needs an engine gets one: `dockerd` with the containerd image store, no bridge and no
+firewall rules (builds use this host's network, containers none), ended and deleted with its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from imagebuilder import process
+from imagebuilder.errors import EnvironmentFault
+
+HOUR = 3600.0
+_STARTING = 60.0
+
+
+class Engine:
+    """A `dockerd` that can be made anew.
+
+    Attributes:
+        folder: holds its data.
+        host: what DOCKER_HOST leads to it.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # Paths of sockets are short: not in the folder.
+        self._run = Path(tempfile.mkdtemp(prefix="ib-bench-", dir="/run"))
+        self.host = f"unix://{self._run}/docker.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    def renew(self) -> None:
+        """Start it, with nothing in it."""
+        self.stop()
+        self._run.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True)
+        config = {
+            "features": {"containerd-snapshotter": True},
+            "data-root": str(self.folder / "data"),
+            "exec-root": str(self._run / "exec"),
+            "pidfile": str(self._run / "docker.pid"),
+            "hosts": [self.host],
+            "bridge": "none",
+            "iptables": False,
+            "ip6tables": False,
+        }
+        (self.folder / "daemon.json").write_text(json.dumps(config))
+        with (self.folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                ["dockerd", "--config-file", self.folder / "daemon.json"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={name: value for name, value in os.environ.items() if name != "DOCKER_HOST"},
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _STARTING
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                tail = (self.folder / "log").read_text(errors="replace")[-1500:]
+                raise EnvironmentFault(f"dockerd does not start here (the bench needs root):\n{tail}")
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End it, and delete all that it has."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(_STARTING)
+            self._process = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self._run, ignore_errors=True)
+
+    def docker(self, *words: str | Path, timeout: float = HOUR) -> str:
+        """Run `docker` against it; returns what it printed."""
+        return process.run(["docker", *words], timeout=timeout, env={"DOCKER_HOST": self.host}).stdout
+
+    def _answers(self) -> bool:
+        asked = ["docker", "version", "--format", "{{.Server.Version}}"]
+        return process.run(asked, timeout=30, env={"DOCKER_HOST": self.host}, check=False).code == 0
