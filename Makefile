@@ -45,9 +45,14 @@ unit: $(BIN)/.ready
 integration: $(BIN)/.ready host-tests
 	$(SERVICES) $(BIN)/pytest tests/integration
 
-# Side by side with a plain Dockerfile, printed as ratios.
+# Side by side with a plain Dockerfile, one with uv and our rendered one, printed as ratios: every kind of work on
+# a small recipe, and what counts most on the main one. Nothing else may run meanwhile; it takes an hour and a half
+# on two cores. BENCH_ROUNDS=1 is a third of that. `python -m bench.sidebyside --help` has the rest.
+BENCH_ROUNDS ?= 3
+BENCH = $(BIN)/python -m bench.sidebyside --samples bench/samples.json --out bench/results.md
 bench: $(BIN)/.ready host
-	$(SERVICES) $(BIN)/python bench/side_by_side.py $(RECIPE) --registry "$$IMAGEBUILDER_TEST_REGISTRY" --out bench/results.md
+	$(BENCH) bench/recipes/cuda-jax.yaml --rounds $(BENCH_ROUNDS)
+	$(BENCH) recipes/cuda12-torch.yaml --rounds 1 --work cold,nothing-changed,other-nccl,warm,limits,consumer
 
 # The integration tests again and again, until one fails: what is flaky or leaks shows. Before them what takes
 # long, once: pushes through a proxy that cuts, delays, truncates and refuses at random (their table is

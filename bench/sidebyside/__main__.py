@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import shlex
 import shutil
 import sys
@@ -103,15 +104,16 @@ def _samples(
     facts.update(known_bytes(variants, matrix))
     wheels = sum(wheel.size for wheel in variants["main"].lock.wheels)
     _say(f"{name}: {wheels / 1e6:,.0f} MB of wheels; about {_estimate(wheels, works, arguments):.0f} minutes")
+    ends = time.monotonic() + 60 * arguments.minutes
     with contextlib.ExitStack() as stack:
         sides = [SIDES[side](folder / side, bases) for side in arguments.sides]
         for side in sides:
             stack.callback(side.close)
         bench = Bench(recipe=name, folder=folder, variants=variants, matrix=matrix, sides=sides)
         for number in range(1, arguments.rounds + 1):
-            if "limits" in arguments.work:
+            if "limits" in arguments.work and time.monotonic() < ends:
                 yield from limits.measure(name, variants["main"], folder / "limits", number)
-            yield from _round(bench, works, number, arguments, planned.imports)
+            yield from _round(bench, works, number, arguments, planned.imports, ends)
         if "render" in arguments.work:
             for number in range(1, arguments.rounds + 1):
                 yield from rendering.measure(name, MAIN, folder / "hpccm", bases.store, number)
@@ -123,13 +125,17 @@ def _round(
     number: int,
     arguments: argparse.Namespace,
     imports: str,
+    ends: float,
 ) -> Iterator[Sample]:
     """Do every kind of work once, on each side in turn."""
-    if "cold" not in works and set(works) - {"matrix"}:
+    if "cold" not in works and set(works) - {"matrix"} and time.monotonic() < ends:
         for side in bench.sides:  # what the others build on
             measure(bench, side, "cold", number, whole=False)
     for work in works:
         if work == "matrix" and number > arguments.matrix_rounds:
+            continue
+        if time.monotonic() > ends:
+            _say(f"the time is up: no {work} in round {number}")
             continue
         for side in bench.sides:
             yield measure(bench, side, work, number, whole=work == "cold" and number == 1)
@@ -165,6 +171,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="of which the median is taken [3]")
     parser.add_argument(
         "--matrix-rounds", type=int, default=1, help="of the six recipes, which take longest [1]"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="begin nothing after so many for each recipe"
     )
     parser.add_argument("--sides", type=_words(tuple(SIDES)), default=tuple(SIDES), help=",".join(SIDES))
     parser.add_argument(

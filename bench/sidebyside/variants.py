@@ -145,19 +145,19 @@ def scheme(name: str) -> Scheme:
 
 def prepare(source: Path, changes: Iterable[str], plan_of: Scheme, folder: Path, bases: Bases) -> Variant:
     """Write a recipe with some changes into a folder, and lock it: what still fits stays as it was."""
-    changed = tuple(changes)
-    name = "+".join(changed) or "main"
+    wanted = tuple(changes)
+    name = "+".join(wanted) or "main"
     text = source.read_text(encoding="utf-8")
-    for change in changed:
-        text = _changed(text, change, plan_of, source)
+    for change in wanted:
+        text = changed(text, change, plan_of, source)
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
     recipe = place / source.name
     recipe.write_text(text, encoding="utf-8")
-    known = locks.path_for(source) if not changed else locks.path_for(folder / "main" / source.name)
+    known = locks.path_for(source) if not wanted else locks.path_for(folder / "main" / source.name)
     if known.exists():
         shutil.copy(known, locks.path_for(recipe))
-    if changed or not known.exists():
+    if wanted or not known.exists():
         update_lock(recipe, None, None, bases.store)
     lock, plan = read_plan(recipe)
     return Variant(
@@ -185,7 +185,8 @@ def known_bytes(variants: Mapping[str, Variant], matrix: Iterable[Variant]) -> d
     return facts
 
 
-def _changed(text: str, change: str, plan_of: Scheme, source: Path) -> str:
+def changed(text: str, change: str, plan_of: Scheme, source: Path) -> str:
+    """Make one change in a recipe's text; raises InputError where it is not described, or does not fit."""
     if change not in plan_of.changes:
         raise InputError(
             f"nothing is said of the change `{change}`",
