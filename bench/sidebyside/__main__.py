@@ -109,11 +109,18 @@ def _samples(
         sides = [SIDES[side](folder / side, bases) for side in arguments.sides]
         for side in sides:
             stack.callback(side.close)
-        bench = Bench(recipe=name, folder=folder, variants=variants, matrix=matrix, sides=sides)
+        bench = Bench(
+            recipe=name,
+            folder=folder,
+            variants=variants,
+            matrix=matrix,
+            imports=planned.imports,
+            sides=sides,
+        )
         for number in range(1, arguments.rounds + 1):
             if "limits" in arguments.work and time.monotonic() < ends:
                 yield from limits.measure(name, variants["main"], folder / "limits", number)
-            yield from _round(bench, works, number, arguments, planned.imports, ends)
+            yield from _round(bench, works, number, arguments, ends)
         if "render" in arguments.work:
             for number in range(1, arguments.rounds + 1):
                 yield from rendering.measure(name, MAIN, folder / "hpccm", bases.store, number)
@@ -124,7 +131,6 @@ def _round(
     works: Sequence[str],
     number: int,
     arguments: argparse.Namespace,
-    imports: str,
     ends: float,
 ) -> Iterator[Sample]:
     """Do every kind of work once, on each side in turn."""
@@ -140,7 +146,7 @@ def _round(
         for side in bench.sides:
             yield measure(bench, side, work, number, whole=work == "cold" and number == 1)
             if "consumer" in arguments.work and work == "cold":
-                yield consumer.measure(bench.recipe, side, bench.variants["main"], imports, number)
+                yield consumer.measure(bench.recipe, side, bench.variants["main"], bench.imports, number)
 
 
 def _estimate(wheels: int, works: Sequence[str], arguments: argparse.Namespace) -> float:

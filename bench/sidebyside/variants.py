@@ -96,7 +96,9 @@ class Bases:
             # Packages and settings: what a Dockerfile by hand would find in the image that it starts from.
             kept = tuple(layer for layer in plan.layers if isinstance(layer, OsLayer | FilesLayer))
             name = f"bench-base{len(self._made)}-{plan.name}"
-            base = dataclasses.replace(plan, name=name, layers=kept)
+            # Root's, as bases are: what a Dockerfile adds, it adds as root.
+            config = dataclasses.replace(plan.config, user="0:0")
+            base = dataclasses.replace(plan, name=name, layers=kept, config=config)
             self._take(kept, lock)
             shop = embedded.Workshop(lock=lock, store=self.store, site=detect(), progress=self._progress)
             image = embedded.build(base, shop).image

@@ -44,6 +44,7 @@ class Bench:
         folder: on the disk that is measured.
         variants: by name: `main`, and each kind of work that changes something.
         matrix: the six recipes.
+        imports: the module that a consumer imports first.
         sides: all of them; what serves one is not counted for another.
 
     """
@@ -52,6 +53,7 @@ class Bench:
     folder: Path
     variants: Mapping[str, Variant]
     matrix: Sequence[Variant]
+    imports: str
     sides: Sequence[Side]
 
 
