@@ -15,6 +15,7 @@ from pathlib import Path
 
 from imagebuilder import cache, lock, supply
 from imagebuilder.errors import StoreError
+from imagebuilder.progress import no_advance
 from imagebuilder.store import Store
 from tests.support import storefaults, wheelimage
 from tests.support.storefaults import Start
@@ -70,6 +71,12 @@ def main() -> int:
             at_once(start, Store(folder / "once"), digest),
             pruned(start, Store(folder / "pruned"), digest),
             *(full_disk(folder / "wheels", folder / f"disk-{share}", share, digest) for share in _DISKS),
+            *(
+                damaged(start, folder / "damaged", kind, how, digest)
+                for kind in ("downloads", "blobs", "layers")
+                for how in ("truncated", "flipped", "swapped")
+            ),
+            read_only(folder / "wheels", folder / "read-only", digest),
             os_kills(folder, arguments.downloads, arguments.os_kills),
         ]
     table = "| what | how | outcome | s |\n| --- | --- | --- | --: |\n"
@@ -89,7 +96,7 @@ def kills(image: str, start: Start, store: Store, count: int, digest: object) ->
     done = storefaults.killed_at_random(start, store, count, seed=1, fresh=fresh)
     return Row(
         what=f"kill -9, {image}",
-        how=f"{done.kills} kills, {done.hit} of a build that ran",
+        how=f"{done.hit} builds killed, {done.kills - done.hit} ended before",
         outcome=f"{done.left_files} left temporary files, gone after the next start; same digest",
         seconds=done.seconds,
         wrong=unsound(start, store, digest),
@@ -152,13 +159,7 @@ def full_disk(wheels: Path, target: Path, share: float, digest: object) -> Row:
         {build}
     """
     began = time.monotonic()
-    result = subprocess.run(
-        ["unshare", "--mount", "--map-root-user", "sh", "-c", script],
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        check=True,
-    )
+    result = in_a_namespace(script)
     code, left, last = result.stdout.splitlines()
     wrong = [] if str(digest) in last else [f"with room again: {last} {result.stderr}"]
     expected = "0" if share > 1 else str(StoreError.exit_code)
@@ -171,6 +172,71 @@ def full_disk(wheels: Path, target: Path, share: float, digest: object) -> Row:
         seconds=time.monotonic() - began,
         wrong=tuple(wrong),
     )
+
+
+def damaged(start: Start, root: Path, kind: str, how: str, digest: object) -> Row:
+    """Damage one file of a whole store; it has to be found, and be whole again after at most a `verify`."""
+    began = time.monotonic()
+    store = Store(root)
+    storefaults.forget(store, "blobs", "layers", "downloads", "images")
+    storefaults.built(start, store)
+    victim, other = sorted(
+        (path for path in (root / kind).rglob("*") if path.is_file()), key=lambda path: -path.stat().st_size
+    )[:2]
+    storefaults.damage(victim, how, other)
+    # Layers that are there need no downloads: those are read when a layer is made.
+    if kind == "downloads":
+        storefaults.forget(store, "blobs", "layers")
+    named = bool(storefaults.damages(store))
+    wrong = [] if storefaults.built(start, store)["manifest"] == digest else ["another digest"]
+    if mended := not storefaults.damages(store):
+        outcome = "the next build makes it good"
+    else:
+        cache.verify(store, no_advance, remove=True)
+        outcome = "`cache verify --remove` and the next build make it good"
+    # Of a record there is nothing to verify: it is looked at whenever it is used.
+    if kind != "layers" and not named:
+        wrong.append("not named by cache verify")
+    return Row(
+        what=f"{how}, one of {kind}",
+        how="named by `cache verify`" if named else "read as absent",
+        outcome=f"{outcome}; same digest",
+        seconds=time.monotonic() - began,
+        wrong=(*wrong, *unsound(start, store, digest), *(() if mended or named else ("not found",))),
+    )
+
+
+def read_only(wheels: Path, target: Path, digest: object) -> Row:
+    """Use a store that cannot be written: with all that a build needs, and without a layer."""
+    target.mkdir()
+    build = f"{sys.executable} -m tests.support.wheelimage {wheels} {target}/store"
+    script = f"""
+        mount --bind {target} {target}
+        {build}; echo
+        mount -o remount,bind,ro {target}
+        {build}; echo
+        mount -o remount,bind,rw {target}; rm -r {target}/store/layers; mount -o remount,bind,ro {target}
+        {build}; echo $?
+    """
+    began = time.monotonic()
+    result = in_a_namespace(script)
+    first, again, code = result.stdout.splitlines()
+    wrong = [f"with everything there: {line}" for line in (first, again) if str(digest) not in line]
+    if code != str(StoreError.exit_code) or "Read-only file system" not in result.stderr:
+        wrong.append(f"without a layer: exit code {code}, {result.stderr}")
+    return Row(
+        what="read-only store, wheels",
+        how="with every layer, then with none",
+        outcome=f"same digest; then exit code {code}, which says that the file system is read-only",
+        seconds=time.monotonic() - began,
+        wrong=tuple(wrong),
+    )
+
+
+def in_a_namespace(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that may mount: nothing of that is left."""
+    words = ["unshare", "--mount", "--map-root-user", "sh", "-c", script]
+    return subprocess.run(words, cwd=ROOT, text=True, capture_output=True, check=True)
 
 
 def os_kills(folder: Path, downloads: Path | None, count: int) -> Row:
@@ -204,7 +270,7 @@ def os_kills(folder: Path, downloads: Path | None, count: int) -> Row:
     done = storefaults.killed_at_random(start, store, count, seed=2, fresh=fresh)
     return Row(
         what="kill -9, os",
-        how=f"{done.kills} kills, {done.hit} of a build that ran",
+        how=f"{done.hit} builds killed, {done.kills - done.hit} ended before",
         outcome=f"{done.left_files} left temporary files, gone after the next start; same digest",
         seconds=done.seconds,
         wrong=unsound(start, store, digest),

@@ -56,7 +56,7 @@ def killed_at_random(start: Start, store: Store, count: int, seed: int, fresh: C
     Args:
         start: begins a build.
         store: the one store of all.
-        count: how many to kill.
+        count: how many to kill; a kill that comes after a build's end does not count.
         seed: of the random points.
         fresh: brings the store back to where a build has everything to do; called whenever a build ended
             before its kill.
@@ -67,9 +67,11 @@ def killed_at_random(start: Start, store: Store, count: int, seed: int, fresh: C
     built(start, store)
     whole = time.monotonic() - began
     fresh()
-    hit = left = 0
+    kills = hit = left = 0
     began = time.monotonic()
-    for _ in range(count):
+    # Bounded: a host on which builds are ever faster than the first one would go on for ever.
+    while hit < count and kills < 3 * count:
+        kills += 1
         child = start(store)
         time.sleep(random.uniform(0.05, whole))
         if child.poll() is None:
@@ -81,7 +83,21 @@ def killed_at_random(start: Start, store: Store, count: int, seed: int, fresh: C
         left += any((store.root / "work").glob("*"))
         if random.random() < 0.1:  # else later builds would have ever less to do
             fresh()
-    return Kills(kills=count, hit=hit, left_files=left, seconds=time.monotonic() - began)
+    return Kills(kills=kills, hit=hit, left_files=left, seconds=time.monotonic() - began)
+
+
+def damage(path: Path, how: str, other: Path) -> None:
+    """Damage a file as disks and people do: `truncated`, `flipped` (a bit), `swapped` (another's bytes)."""
+    data = path.read_bytes()
+    half = len(data) // 2
+    broken = {
+        "truncated": data[:half],
+        "flipped": data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :],
+        "swapped": other.read_bytes(),
+    }[how]
+    # What the store has is read-only, and may be linked to from elsewhere.
+    path.unlink()
+    path.write_bytes(broken)
 
 
 def at_once(start: Start, store: Store, count: int) -> list[dict[str, object]]:
