@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import sys
 import tempfile
 import venv
@@ -30,7 +31,7 @@ from imagebuilder.workflow import read_plan
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 _HOUR = 3600.0
-_RATE = "50"  # samples a second
+_RATE = "20"  # samples a second
 # Stacks that were seen less often than this share of all are left out: they say nothing, and fill the file.
 _SHARE = 0.002
 _TOP = 25
@@ -71,8 +72,9 @@ def sampled(recipe: Path, store: Path, folder: Path) -> str:
         "--output",
         raw,
     ]
-    recorder += ["--rate", _RATE, "--native", "--nonblocking"]
+    recorder += ["--rate", _RATE, "--native"]
     process.run([*recorder, "--", *_build(recipe, store, folder / "python")], timeout=_HOUR)
+    shutil.rmtree(folder / "python")
     return raw.read_text(encoding="utf-8", errors="replace")
 
 

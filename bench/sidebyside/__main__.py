@@ -26,7 +26,7 @@ from bench.sidebyside.samples import Run, Sample
 from bench.sidebyside.sides import SIDES
 from bench.sidebyside.variants import Bases, known_bytes, prepare, scheme
 from bench.sidebyside.works import WORKS, Bench, measure
-from imagebuilder.errors import ImagebuilderError
+from imagebuilder.errors import EnvironmentFault, ImagebuilderError
 from imagebuilder.progress import LineProgress
 from imagebuilder.store import Store
 
@@ -103,12 +103,14 @@ def _samples(
     matrix = [prepare(recipe, changes, planned, folder / "recipes", bases) for changes in six]
     facts.update(known_bytes(variants, matrix))
     wheels = sum(wheel.size for wheel in variants["main"].lock.wheels)
-    _say(f"{name}: {wheels / 1e6:,.0f} MB of wheels; about {_estimate(wheels, works, arguments):.0f} minutes")
+    minutes = _estimate(wheels, works, arguments)
+    _say(f"{name}: {wheels / 1e6:,.0f} MB of wheels; about {minutes:.0f} minutes")
+    _require_disk(folder, wheels, arguments.sides, works)
     ends = time.monotonic() + 60 * arguments.minutes
     with contextlib.ExitStack() as stack:
         sides = [SIDES[side](folder / side, bases) for side in arguments.sides]
         for side in sides:
-            stack.callback(side.close)
+            stack.callback(side.stop)
         bench = Bench(
             recipe=name,
             folder=folder,
@@ -162,6 +164,23 @@ def _estimate(wheels: int, works: Sequence[str], arguments: argparse.Namespace) 
         if "consumer" in arguments.work:
             seconds += arguments.rounds * (15 + 40 * size)
     return seconds / 60
+
+
+def _require_disk(folder: Path, wheels: int, sides: Sequence[str], works: Sequence[str]) -> None:
+    """Refuse before the first minute, and not in the last, where the disk cannot hold all sides at once."""
+    # An image of wheels unpacks to 1.7 times their size. Each side has it packed and unpacked, and packed in
+    # its registry, where every change of one step stays as a whole; those that cache have the wheels too.
+    changes = sum(work in {"other-nccl", "other-framework", "package-added", "other-base"} for work in works)
+    times = {"plain": 4.7 + changes, "uv": 5.7 + changes, "rendered": 6.5 + changes, "imagebuilder": 4.0}
+    # Besides, what is there for a time: the state that is being built, or a consumer's.
+    need = int(wheels * (sum(times[side] for side in sides) + 3)) + 2_000_000_000 * len(sides)
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise EnvironmentFault(
+            f"{free / 1e9:.0f} GB are free, and this needs about {need / 1e9:.0f} GB",
+            where=str(folder.parent),
+            hint="name another disk with --work-folder, or fewer sides with --sides",
+        )
 
 
 def _say(text: str) -> None:

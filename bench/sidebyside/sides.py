@@ -50,8 +50,7 @@ class Side(ABC):
 
     def reset(self) -> None:
         """Forget everything: nothing is built, nothing is cached, the registry is empty."""
-        self.registry.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.stop()
         (self.folder / "registry").mkdir(parents=True)
         self.registry = RegistryServer(self.folder / "registry")
         self.registry.start()
@@ -68,19 +67,30 @@ class Side(ABC):
     @abstractmethod
     def push(self, variant: Variant) -> None: ...
 
+    def tidy(self, variant: Variant) -> None:  # noqa: B027  (most sides have nothing to do)
+        """Give back the disk that a state takes, where nothing that comes later is faster with it."""
+
     def name_of(self, variant: Variant) -> str:
         """Name an image in the side's registry; all states of a recipe are tags of one repository."""
         return f"{self.registry.host}/bench:{variant.name.replace('+', '-')}"
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """End all that runs, and give back the disk; `reset` starts it again."""
         self.registry.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class DockerSide(Side):
-    """What the sides with a Dockerfile have in common."""
+    """What the sides with a Dockerfile have in common.
+
+    Attributes:
+        output: where BuildKit is to put the image.
+        one_step: whether all wheels are installed in one.
+
+    """
 
     output: tuple[str, ...] = ()
+    one_step = True
 
     def __init__(self, folder: Path, bases: Bases) -> None:
         super().__init__(folder, bases)
@@ -91,7 +101,6 @@ class DockerSide(Side):
         return (self.engine.pid,)
 
     def reset(self) -> None:
-        self.engine.stop()
         super().reset()
         self.engine.renew()
         for base in self.bases.made:
@@ -116,6 +125,12 @@ class DockerSide(Side):
         words += [*self.contexts(variant), context]
         process.run(words, timeout=HOUR, env={**dict(arguments), "DOCKER_HOST": self.engine.host})
 
+    def tidy(self, variant: Variant) -> None:
+        # All wheels are one step, which a change makes anew whatever is kept; cache mounts stay.
+        if self.one_step:
+            self.engine.docker("image", "rm", "--force", self.name_of(variant))
+            self.engine.docker("buildx", "prune", "--all", "--force", "--filter", "type=regular")
+
     @abstractmethod
     def dockerfile(self, variant: Variant) -> str: ...
 
@@ -125,9 +140,9 @@ class DockerSide(Side):
     def push(self, variant: Variant) -> None:
         self.engine.docker("push", self.name_of(variant))
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self.engine.stop()
-        super().close()
+        super().stop()
 
 
 class Plain(DockerSide):
@@ -180,6 +195,7 @@ class Rendered(DockerSide):
     """The rendered Dockerfile; its first stage is the base that is in place."""
 
     name = "rendered"
+    one_step = False
 
     def dockerfile(self, variant: Variant) -> str:
         return render.render(variant.plan, share.template("Dockerfile.j2"))

@@ -178,6 +178,7 @@ def known_bytes(variants: Mapping[str, Variant], matrix: Iterable[Variant]) -> d
     facts = {
         f"changed: {name}": sum(wheel.size for wheel in variant.lock.wheels if wheel.sha256 not in main)
         for name, variant in variants.items()
+        if name != "main"
     }
     six = tuple(matrix)
     if six:

@@ -68,6 +68,9 @@ def measure(bench: Bench, side: Side, work: str, number: int, *, whole: bool) ->
         whole: also inflate the image that was pushed, to tell its unpacked size.
 
     """
+    if work == "matrix":
+        for each in bench.sides:  # the last work of a round: nothing needs what is there
+            each.stop()
     if work in {"cold", "matrix"}:
         side.reset()
     chosen = bench.matrix if work == "matrix" else [bench.variants.get(work, bench.variants["main"])]
@@ -85,12 +88,14 @@ def measure(bench: Bench, side: Side, work: str, number: int, *, whole: bool) ->
         values[samples.PUSH] += pushing.seconds
         memory = max(memory, building.memory, pushing.memory)
         written += (building.written or 0) + (pushing.written or 0)
+        values |= sizes(side.name_of(variant), unpacked=whole)
+        if work not in {"cold", "nothing-changed"}:
+            side.tidy(variant)
     values[samples.MEMORY] = memory
     if building.written is not None:
         values[samples.WRITTEN] = written
     values[samples.STORED] = stored(side)
     values[samples.PUSHED] = values[samples.STORED] - before
-    values |= sizes(side.name_of(chosen[-1]), unpacked=whole)
     return Sample(recipe=bench.recipe, work=work, side=side.name, round=number, values=values)
 
 
