@@ -1,10 +1,11 @@
-"""How `check`, `plan` and a build with nothing to do grow with the number of recipes.
+"""How `check`, `plan`, `lock` and a build with nothing to do grow with the number of recipes.
 
     python -m bench.growth RECIPE --store STORE [--out bench/growth.md]
 
 Each recipe is a copy of one with its lock, so that a thousand of them are a thousand times the same work. The
-image has to be in the store (`imagebuilder build RECIPE`). Seconds and peak memory of whole processes: one
-process for `check`, which takes many recipes; one process a recipe for the others.
+image has to be in the store (`imagebuilder build RECIPE`). Seconds and peak memory of whole processes. "One
+process" does all recipes in one, as `check` does; the other rows are one command a recipe, one after the
+other. `lock` asks archive and index for what it has locked already.
 """
 
 from __future__ import annotations
@@ -23,6 +24,28 @@ from pathlib import Path
 _COUNTS = (1, 10, 100, 1000)
 # What is one process a recipe grows by that process; so many show it.
 _PROCESSES = 10
+# What `plan` and `build` do with each recipe.
+_PLAN = """\
+import sys
+from pathlib import Path
+from imagebuilder.workflow import read_plan
+for recipe in sys.argv[2:]:
+    read_plan(Path(recipe))
+"""
+_BUILD = """\
+import sys
+from pathlib import Path
+from imagebuilder.engines import embedded
+from imagebuilder.progress import LineProgress
+from imagebuilder.site import detect
+from imagebuilder.store import Store
+from imagebuilder.workflow import read_plan
+store, site, progress = Store(Path(sys.argv[1])), detect(), LineProgress(open("/dev/null", "w"))
+for recipe in sys.argv[2:]:
+    lock, plan = read_plan(Path(recipe))
+    shop = embedded.Workshop(lock=lock, store=store, site=site, progress=progress)
+    assert embedded.build(plan, shop).made == 0
+"""
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 
 
@@ -46,15 +69,20 @@ def main() -> int:
         rows = [
             row("check, one process", count, cost([PROGRAM, "check", *recipes[:count]])) for count in _COUNTS
         ]
+        for title, program in (("plan", _PLAN), ("build, nothing to do", _BUILD)):
+            command = [sys.executable, "-c", program, arguments.store]
+            rows += [
+                row(f"{title}, one process", count, cost([*command, *recipes[:count]])) for count in _COUNTS
+            ]
         for title, words in (
             ("plan", ("plan",)),
             ("build, nothing to do", ("build", "--store", arguments.store, "--progress", "lines")),
+            ("lock, nothing to do", ("lock", "--store", arguments.store)),
         ):
             single = [cost([PROGRAM, *words, recipe]) for recipe in recipes[:_PROCESSES]]
-            whole = Cost(
-                seconds=sum(each.seconds for each in single), memory=max(each.memory for each in single)
-            )
-            rows.append(row(title, _PROCESSES, whole))
+            for count in (1, _PROCESSES):
+                seconds = sum(each.seconds for each in single[:count])
+                rows.append(row(title, count, Cost(seconds=seconds, memory=max(c.memory for c in single))))
     head = "| what | recipes | s | ms a recipe | peak MB |\n| --- | --: | --: | --: | --: |\n"
     table = f"# Growth\n\n{__doc__.split(chr(10) * 2)[2]}\n\n{head}{''.join(rows)}"
     print(table)
