@@ -7,6 +7,7 @@ store of its own that is thrown away. Two builds are sampled:
 
 - `<recipe>-python.folded` by py-spy, threads of Python with the C functions below them, as folded stacks: one
   line a stack, frames with `;` between them, and how often it was seen. Every flame graph program takes it.
+  `<recipe>-python.txt` sums them up by our function that was at work, and the library it was in.
 - `<recipe>-programs.txt` by perf, all programs that run: mmdebstrap, dpkg and what they start.
 
 py-spy is installed from the package index into an environment that is thrown away; perf is Debian's
@@ -16,6 +17,7 @@ linux-perf. Both need root.
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import shutil
 import sys
@@ -35,6 +37,9 @@ _RATE = "20"  # samples a second
 # Stacks that were seen less often than this share of all are left out: they say nothing, and fill the file.
 _SHARE = 0.002
 _TOP = 25
+# A function without a name is its library; who waits for a lock or a child is not at work.
+_ADDRESS = re.compile(r"0x[0-9a-f]+ \((?:.*/)?(.*)\)")
+_WAITING = ("PyThread_acquire_lock", "poll ", "wait4 ", "select ")
 _LINES = re.compile(r":\d+\)")
 
 
@@ -50,6 +55,7 @@ def main() -> int:
         folder = Path(word)
         folded = sampled(arguments.recipe, arguments.store, folder)
         (arguments.out / f"{name}-python.folded").write_text(short(folded), encoding="utf-8")
+        (arguments.out / f"{name}-python.txt").write_text(top(folded), encoding="utf-8")
         programs = ran(arguments.recipe, arguments.store, folder)
         (arguments.out / f"{name}-programs.txt").write_text(programs, encoding="utf-8")
     print(top(folded))
@@ -101,23 +107,33 @@ def ran(recipe: Path, store: Path, folder: Path) -> str:
 
 
 def short(folded: str) -> str:
-    """Sum stacks that differ in line numbers only, and leave out what was hardly seen."""
-    counts: Counter[str] = Counter()
-    for line in folded.splitlines():
-        stack, _, count = line.rpartition(" ")
-        counts[_LINES.sub(")", stack)] += int(count)
+    """Sum stacks that differ in lines and addresses only; leave out who waits, and what was hardly seen."""
+    counts = _counts(folded)
     least = _SHARE * counts.total()
-    return "".join(f"{stack} {count}\n" for stack, count in sorted(counts.items()) if count >= least)
+    kept = sorted((stack, count) for stack, count in counts.items() if count >= least)
+    return "".join(f"{';'.join(stack)} {count}\n" for stack, count in kept)
 
 
 def top(folded: str) -> str:
-    """List the functions that were at work most often."""
+    """List which functions of ours were at work most often, and in which library."""
     counts: Counter[str] = Counter()
-    for line in folded.splitlines():
-        stack, _, count = line.rpartition(" ")
-        counts[_LINES.sub(")", stack.rpartition(";")[2])] += int(count)
+    for stack, count in _counts(folded).items():
+        ours = [frame for frame in stack if "(imagebuilder/" in frame]
+        below = "" if not ours or stack[-1] == ours[-1] else f"  in {stack[-1]}"
+        counts[(ours[-1] if ours else stack[0]) + below] += count
     total = counts.total() or 1
     return "".join(f"{count / total:6.1%}  {frame}\n" for frame, count in counts.most_common(_TOP))
+
+
+def _counts(folded: str) -> Counter[tuple[str, ...]]:
+    counts: Counter[tuple[str, ...]] = Counter()
+    for line in folded.splitlines():
+        stack, _, count = line.rpartition(" ")
+        frames = [_ADDRESS.sub(r"\1", _LINES.sub(")", frame)) for frame in stack.split(";")]
+        if not any(frame.startswith(_WAITING) for frame in frames):
+            # Frames without a name, one below the other in one library, say no more than one.
+            counts[tuple(frame for frame, _ in itertools.groupby(frames))] += int(count)
+    return counts
 
 
 def _build(recipe: Path, source: Path, place: Path) -> Sequence[str | Path]:

@@ -133,4 +133,4 @@ def test_a_change_that_nobody_described_is_refused() -> None:
 def test_stacks_that_differ_in_lines_only_are_one() -> None:
     folded = "main (a.py:1);work (b.py:2) 600\nmain (a.py:9);work (b.py:7) 399\nrare (c.py:1) 1\n"
     assert profiles.short(folded) == "main (a.py);work (b.py) 999\n"
-    assert profiles.top(folded).splitlines()[0] == " 99.9%  work (b.py)"
+    assert profiles.top(folded).splitlines()[0] == " 99.9%  main (a.py)"
