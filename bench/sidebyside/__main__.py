@@ -15,6 +15,7 @@ import contextlib
 import math
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,8 @@ _CHANGED = {"plain": 100, "uv": 50, "rendered": 40, "imagebuilder": 5}
 
 def main() -> int:
     arguments = _arguments()
+    # Ended from outside, the engines and registries have to end too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         for recipe in arguments.recipes:
             run = _measured(recipe.resolve(), arguments)
