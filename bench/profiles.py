@@ -99,11 +99,12 @@ def ran(recipe: Path, store: Path, folder: Path) -> str:
         "0.5",
         "--sort",
     ]
-    parts = [
-        process.run([*report, sort], timeout=_HOUR).stdout for sort in ("comm", "comm,dso", "dso,symbol")
-    ]
-    lines = [line.rstrip() for part in parts for line in part.splitlines()]
-    return "\n".join(line for line in lines if line and not line.startswith("#\n") and line != "#") + "\n"
+    said = ""
+    for title, sort in (("program", "comm"), ("program and library", "comm,dso"), ("function", "dso,symbol")):
+        lines = process.run([*report, sort], timeout=_HOUR).stdout.splitlines()
+        rows = [line.rstrip().removesuffix("-      -").rstrip() for line in lines]
+        said += "\n".join([f"By {title}:", *(row for row in rows if row and not row.startswith("#")), "\n"])
+    return said
 
 
 def short(folded: str) -> str:
