@@ -52,24 +52,25 @@ def _cold(run: Run) -> Iterator[Goal]:
 
 def _warm(run: Run) -> Iterator[Goal]:
     ours, plain = run.medians("warm", _OURS), run.medians("warm", _PLAIN)
+    first = run.medians("warm-first", _OURS)
     copy, hashing = run.medians(limits.COPY, ""), run.medians(limits.HASH, "")
     inflating = run.medians(limits.INFLATE, "")
     if ours and copy and hashing:
         floor = copy[samples.SECONDS] + hashing[samples.SECONDS]
         inflate = f", inflating them alone {inflating[samples.SECONDS]:.1f} s" if inflating else ""
         yield _at_most(
-            "warm build at most 2 times copying and hashing the wheels",
+            "warm build at most 2 times copying and hashing the wheels, once their layers are known",
             ours[samples.BUILD] / floor,
             2.0,
             f"{ours[samples.BUILD]:.1f} s / ({copy[samples.SECONDS]:.1f} + {hashing[samples.SECONDS]:.1f} s)",
-            f"where a diffID is not known the layer has to be inflated{inflate}",
+            f"the Debian base is in place, so this is reading, hashing and writing the wheels{inflate}",
         )
-    if ours and plain:
+    if first and plain:
         yield _at_least(
-            "warm build at least 15 times faster than the plain Dockerfile",
-            plain[samples.BUILD] / ours[samples.BUILD],
+            "warm build the first time at least 15 times faster than the plain Dockerfile",
+            plain[samples.BUILD] / first[samples.BUILD],
             15.0,
-            f"{plain[samples.BUILD]:.1f} s / {ours[samples.BUILD]:.1f} s",
+            f"{plain[samples.BUILD]:.1f} s / {first[samples.BUILD]:.1f} s",
             "splicing reads, inflates and hashes every byte; the plain side's time is mostly its download",
         )
 

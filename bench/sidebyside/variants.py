@@ -12,10 +12,11 @@ from typing import Any
 import yaml
 
 from imagebuilder import lock as locks
-from imagebuilder import oci, supply
+from imagebuilder import lockfile, oci, supply
 from imagebuilder.engines import embedded
 from imagebuilder.errors import InputError
 from imagebuilder.lock import Lock
+from imagebuilder.lockfile import LockFile
 from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan
 from imagebuilder.progress import Progress
 from imagebuilder.site import detect
@@ -65,6 +66,13 @@ class Variant:
     @property
     def requirements(self) -> str:
         return "".join(f"{wheel.name}=={wheel.version}\n" for wheel in self.lock.wheels)
+
+    def forget_layers(self) -> None:
+        """Take out of the lock what builds have learnt of its layers."""
+        place = locks.path_for(self.recipe)
+        file = lockfile.read(place)
+        plain = tuple(lock.knowing(()) for lock in file.sections)
+        lockfile.write(LockFile(sections=plain), place)
 
 
 class Bases:
