@@ -21,7 +21,6 @@ from bench.sidebyside.engine import HOUR, Engine
 from bench.sidebyside.variants import Bases, Variant
 from imagebuilder import process, render, share
 from imagebuilder.engines import sitefiles
-from imagebuilder.plan import OsLayer
 from imagebuilder.site import detect
 from imagebuilder.store import link_or_copy
 from tests.support.servers import RegistryServer
@@ -113,8 +112,7 @@ class DockerSide(Side):
         (context / "Dockerfile").write_text(self.dockerfile(variant))
         (context / "requirements.txt").write_text(variant.requirements)
         site = detect()
-        system = next(layer for layer in variant.plan.layers if isinstance(layer, OsLayer))
-        secrets = sitefiles.write(site, system, context)
+        secrets = sitefiles.write(site, variant.plan.system, context)
         arguments = sitefiles.arguments(site)
         words: list[str | Path] = ["docker", "buildx", "build", "--progress", "plain", "--network", "host"]
         # Without provenance, which would make an index of it: one manifest, like the other sides.

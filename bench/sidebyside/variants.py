@@ -17,7 +17,7 @@ from imagebuilder.engines import embedded
 from imagebuilder.errors import InputError
 from imagebuilder.lock import Lock
 from imagebuilder.lockfile import LockFile
-from imagebuilder.plan import FilesLayer, Layer, OsLayer, Plan
+from imagebuilder.plan import FilesLayer, Layer, OsLayer, OsPart, Plan
 from imagebuilder.progress import Progress
 from imagebuilder.site import detect
 from imagebuilder.store import Store, link_or_copy
@@ -92,17 +92,17 @@ class Bases:
         self._seed = seed
         self._folder = folder
         self._progress = progress
-        self._made: dict[tuple[str, ...], Base] = {}
+        self._made: dict[str, Base] = {}
 
     @property
     def made(self) -> tuple[Base, ...]:
         return tuple(self._made.values())
 
     def of(self, plan: Plan, lock: Lock) -> Base:
-        system = tuple(layer.key for layer in plan.layers if isinstance(layer, OsLayer))
+        system = plan.system.key
         if system not in self._made:
             # Packages and settings: what a Dockerfile by hand would find in the image that it starts from.
-            kept = tuple(layer for layer in plan.layers if isinstance(layer, OsLayer | FilesLayer))
+            kept = tuple(layer for layer in plan.layers if isinstance(layer, OsLayer | OsPart | FilesLayer))
             name = f"bench-base{len(self._made)}-{plan.name}"
             # Root's, as bases are: what a Dockerfile adds, it adds as root.
             config = dataclasses.replace(plan.config, user="0:0")
