@@ -24,7 +24,7 @@ from pathlib import Path
 
 from bench.sidebyside import consumer, limits, machine, rendering, samples, tables
 from bench.sidebyside.samples import Run, Sample
-from bench.sidebyside.sides import SIDES, Embedded
+from bench.sidebyside.sides import SIDES
 from bench.sidebyside.variants import Bases, known_bytes, prepare, scheme
 from bench.sidebyside.works import WORKS, Bench, measure
 from imagebuilder.errors import EnvironmentFault, ImagebuilderError
@@ -151,8 +151,8 @@ def _round(
             _say(f"the time is up: no {work} in round {number}")
             continue
         for side in bench.sides:
-            if work == "warm-first" and not isinstance(side, Embedded):
-                continue  # nobody else remembers anything that could be forgotten
+            if work in side.skipped:
+                continue
             yield measure(bench, side, work, number, whole=work == "cold" and number == 1)
             if "consumer" in arguments.work and work == "cold":
                 yield consumer.measure(bench.recipe, side, bench.variants["main"], bench.imports, number)
@@ -166,7 +166,9 @@ def _estimate(wheels: int, works: Sequence[str], arguments: argparse.Namespace) 
             full = _COLD[side] * size
             changed = _CHANGED[side] * size
             each = {"cold": full + 30, "nothing-changed": 5, "warm": full, "matrix": full + 5 * changed}
-            each["warm-first"] = full if side == "imagebuilder" else -5
+            each["warm-first"] = full
+            if work in SIDES[side].skipped:
+                continue
             rounds = min(arguments.rounds, arguments.matrix_rounds) if work == "matrix" else arguments.rounds
             seconds += rounds * (each.get(work, changed) + 5)
         if "consumer" in arguments.work:

@@ -36,10 +36,13 @@ class Side(ABC):
     Attributes:
         name: as tables have it.
         registry: where it pushes to.
+        skipped: kinds of work that mean nothing to it.
 
     """
 
     name = ""
+    # Nobody but the lock remembers anything of layers that could be forgotten.
+    skipped: frozenset[str] = frozenset({"warm-first"})
 
     def __init__(self, folder: Path, bases: Bases) -> None:
         self.folder = folder
@@ -147,6 +150,8 @@ class Plain(DockerSide):
     """pip, with nothing kept in the image."""
 
     name = "plain"
+    # It keeps no downloads: its warm build is its cold one.
+    skipped = frozenset({"warm", "warm-first"})
     output = ("--load",)
 
     def dockerfile(self, variant: Variant) -> str:
@@ -209,6 +214,7 @@ class Embedded(Side):
     """Our own engine: one process a build, one a push."""
 
     name = "imagebuilder"
+    skipped: frozenset[str] = frozenset()
 
     @property
     def store(self) -> Path:

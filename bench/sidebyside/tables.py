@@ -10,6 +10,7 @@ from bench.sidebyside.works import WORKS
 from imagebuilder.progress import human
 
 FIRST = "plain"
+WARM = ("warm", "warm-first")
 _HEAD = """\
 # Side by side
 
@@ -52,6 +53,8 @@ def _sections(run: Run) -> Iterable[str]:
         if sides := run.sides(work):
             rounds = run.rounds(work, sides[0])
             yield f"### {work}: {what}\n\n{_many(rounds)}.\n"
+            if work in WARM and FIRST in run.sides("cold"):
+                yield "The plain Dockerfile keeps no downloads: the ratios are to its cold build.\n"
             yield _table(run, work, sides, _COLUMNS)
     if sides := run.sides("consumer"):
         note = next(sample.note for sample in run.samples if sample.work == "consumer")
@@ -71,6 +74,8 @@ def _sections(run: Run) -> Iterable[str]:
 
 def _table(run: Run, work: str, sides: Sequence[str], columns: Sequence[tuple[str, str]]) -> str:
     first = run.medians(work, FIRST)
+    if work in WARM and not first:
+        first = run.medians("cold", FIRST)
     found = {side: run.medians(work, side) for side in sides}
     shown = [(title, key) for title, key in columns if any(key in values for values in found.values())]
     timed = work != "consumer"

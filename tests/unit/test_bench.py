@@ -83,6 +83,16 @@ def test_a_goal_is_met_only_where_the_figures_say_so() -> None:
     assert not said["packed size at most the plain image's"].met
 
 
+def test_warm_work_is_held_against_the_cold_build_of_a_side_that_caches_nothing() -> None:
+    found = run(
+        sample("cold", "plain", build=90.0, push=10.0, packed=1.0),
+        sample("warm-first", "imagebuilder", build=5.0, push=1.0),
+    )
+    assert "| imagebuilder | 5.0 s (0.0556) | 1.0 s (0.1) | 6.0 s (0.06) |" in tables.page([found])
+    (goal,) = goals.reached(found)
+    assert (goal.met, goal.measured) == (True, "18: 90.0 s / 5.0 s")
+
+
 def test_there_is_no_goal_without_figures() -> None:
     assert goals.reached(run()) == ()
 
