@@ -84,7 +84,7 @@ def main() -> int:
                 seconds = sum(each.seconds for each in single[:count])
                 rows.append(row(title, count, Cost(seconds=seconds, memory=max(c.memory for c in single))))
     head = "| what | recipes | s | ms a recipe | peak MB |\n| --- | --: | --: | --: | --: |\n"
-    table = f"# Growth\n\n{__doc__.split(chr(10) * 2)[2]}\n\n{head}{''.join(rows)}"
+    table = f"# Growth\n\n{__doc__.split(chr(10) * 2)[2].strip()}\n\n{head}{''.join(rows)}"
     print(table)
     if arguments.out:
         arguments.out.write_text(table, encoding="utf-8")
