@@ -25,8 +25,8 @@ machine mean little on another: what counts are the ratios to the plain Dockerfi
 All four install the same locked versions on the same Debian base and push to a server of the same registry
 program, which is empty when a round begins. The base is in place for every side before a clock starts, also
 where it changed: what making it costs is not in these tables. Each side with a Dockerfile has a container
-engine of its own. pip compiles every module to bytecode, uv by default does not, and the rendered Dockerfile
-does not either; that is in their seconds, sizes and first imports.
+engine of its own. Whether modules are compiled to bytecode is each side's own default: pip does, uv does not;
+that is in their seconds, sizes and first imports.
 """
 _COLUMNS = (
     ("build", samples.BUILD),
