@@ -35,8 +35,12 @@ class LockFile:
     @property
     def checksum(self) -> str:
         """Hash of the content, as `Lock.checksum`: hex sha256. For a single platform it is its lock's."""
-        plain = LockFile(sections=tuple(lock.knowing(()) for lock in self.sections))
-        return hashlib.sha256(dumps(plain).encode()).hexdigest()
+        return hashlib.sha256(dumps(self.plain).encode()).hexdigest()
+
+    @property
+    def plain(self) -> LockFile:
+        """The same without what is known of layers: all that the locks mean."""
+        return LockFile(sections=tuple(lock.knowing(()) for lock in self.sections))
 
     def section(self, platform: str) -> Lock | None:
         """Give one platform's lock; None where there is none."""

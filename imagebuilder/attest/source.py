@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagebuilder import lock as locks
-from imagebuilder import textfile
+from imagebuilder import lockfile, textfile
 from imagebuilder.errors import InputError
 from imagebuilder.lock import Lock
 from imagebuilder.plan import Plan, index_tags
@@ -55,13 +55,15 @@ class Source:
 
 
 def of_recipe(recipe: Path) -> Source:
-    """Read the texts that a recipe's path leads to.
+    """Read the texts that a recipe's path leads to; the lock without what builds add to it.
 
     Raises:
         InputError: one of them cannot be read.
 
     """
-    return Source(recipe=_text(recipe), lock=_text(locks.path_for(recipe)))
+    place = locks.path_for(recipe)
+    file = lockfile.loads(_text(place), str(place))
+    return Source(recipe=_text(recipe), lock=lockfile.dumps(file.plain))
 
 
 def find(target: str, image: ImageRecord, store: Store) -> Source:
