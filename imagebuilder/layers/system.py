@@ -27,7 +27,7 @@ from imagebuilder.layers.split import split
 from imagebuilder.plan import OsLayer, OsPart, UpperOsLayer
 from imagebuilder.process import CommandError
 from imagebuilder.progress import Advance
-from imagebuilder.store import LayerRecord, Store, check_bytes
+from imagebuilder.store import LayerRecord, Store, check_bytes, explained, link_or_copy
 from imagebuilder.toolbox import HOST, Desk, Toolbox
 
 log = logging.getLogger(__name__)
@@ -181,10 +181,8 @@ def _copy_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
     for deb in layer.debs:
         check_bytes(debs[deb.sha256], deb.sha256, Path(deb.path).name)
         place = folder / "debs" / f"{deb.name}.deb"
-        try:
-            place.hardlink_to(debs[deb.sha256])
-        except OSError:
-            shutil.copyfile(debs[deb.sha256], place)
+        with explained(place):
+            link_or_copy(debs[deb.sha256], place)
 
 
 def _packages(layer: OsLayer, desk: Desk) -> tuple[order.Package, ...]:

@@ -5,12 +5,15 @@ A sample of what `python -m bench.store_faults` does at length.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from imagebuilder import process
 from imagebuilder.errors import EnvironmentFault, StoreError
 from imagebuilder.store import Store
 from tests.support import storefaults, wheelimage
@@ -126,3 +129,35 @@ def in_a_namespace(script: str, folder: Path, wheels: Path) -> subprocess.Comple
         )
     except FileNotFoundError as error:
         raise EnvironmentFault("unshare is missing") from error
+
+
+EXPORT = """
+import sys
+from pathlib import Path
+from imagebuilder import oci
+from imagebuilder.store import Store
+store = Store(Path(sys.argv[1]))
+oci.export(store.image("wheels"), store, Path(sys.argv[2]))
+"""
+
+
+def test_a_store_on_a_file_system_without_hard_links(
+    wheels: Path, store: Store, tmp_path: Path, digest: object
+) -> None:
+    """What is a link elsewhere is a copy here: a build, the same digest, and an export that is whole."""
+
+    def run(*command: str) -> str:
+        refused = [sys.executable, "-m", "tests.support.nolinks", *command]
+        return process.run(refused, timeout=120, cwd=wheelimage.ROOT).stdout
+
+    with pytest.raises(process.CommandError, match="Operation not permitted"):
+        run("ln", str(next(wheels.iterdir())), str(tmp_path / "linked"))
+    said = run(sys.executable, "-m", "tests.support.wheelimage", str(wheels), str(store.root))
+    assert json.loads(said)["manifest"] == digest
+    run(sys.executable, "-c", EXPORT, str(store.root), str(tmp_path / "image"))
+    blobs = sorted((tmp_path / "image" / "blobs" / "sha256").iterdir())
+    assert len(blobs) == COUNT + 3  # a layer of settings, the config and the manifest
+    for blob in blobs:
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+        assert blob.stat().st_nlink == 1
+    assert storefaults.damages(store) == []
