@@ -19,11 +19,15 @@ import struct
 import sys
 import warnings
 from importlib.util import MAGIC_NUMBER
+from types import CodeType
 
 _HEAD = struct.Struct("<IIQ")  # batch, length of the path, length of the content
 # PEP 552: no flags, so the time and the size of the source follow. In a layer every time is the epoch.
 _PYC = struct.Struct("<4sIII")
 _TIME = 0
+# Since 3.11 marshal sorts what is in a set (bpo-37596). Before, it is in the order of the hashes, and those of
+# None and of `...` are addresses, which differ from one process to the next.
+_SORTED_SETS = sys.version_info >= (3, 11)
 
 
 def main(sources: str, bytecode: str, release: str) -> None:
@@ -92,7 +96,27 @@ def compiled(path: str, source: bytes) -> bytes:
         raise  # of this moment, not of the module
     except Exception:  # noqa: BLE001  (as pip: a module that does not compile fails when it is imported)
         return b""
+    if not _SORTED_SETS and has_unsettled_set(code):
+        return b""
     return _PYC.pack(MAGIC_NUMBER, 0, _TIME, len(source) & 0xFFFFFFFF) + marshal.dumps(code)
 
 
-main(*sys.argv[1:])
+def has_unsettled_set(value: object) -> bool:
+    """Tell whether code holds a set in no fixed order: one with members that are hashed by their address."""
+    if isinstance(value, CodeType):
+        return any(has_unsettled_set(constant) for constant in value.co_consts)
+    if isinstance(value, tuple):
+        return any(has_unsettled_set(item) for item in value)
+    return (
+        isinstance(value, frozenset) and len(value) > 1 and any(is_hashed_by_address(item) for item in value)
+    )
+
+
+def is_hashed_by_address(value: object) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return any(is_hashed_by_address(item) for item in value)
+    return not isinstance(value, (str, bytes, int, float, complex))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
