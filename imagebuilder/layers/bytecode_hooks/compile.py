@@ -25,8 +25,8 @@ _HEAD = struct.Struct("<IIQ")  # batch, length of the path, length of the conten
 # PEP 552: no flags, so the time and the size of the source follow. In a layer every time is the epoch.
 _PYC = struct.Struct("<4sIII")
 _TIME = 0
-# Since 3.11 marshal sorts what is in a set (bpo-37596). Before, it is in the order of the hashes, and those of
-# None and of `...` are addresses, which differ from one process to the next.
+# Since 3.11 marshal sorts what is in a set (bpo-37596). Before, it is in the order of the hashes, and that of
+# None and of `...` is an address, which differs from one process to the next.
 _SORTED_SETS = sys.version_info >= (3, 11)
 
 
