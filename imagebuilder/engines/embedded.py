@@ -7,64 +7,33 @@ are made in the caller's thread, for Ctrl-C arrives there and has to end mmdebst
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 from imagebuilder import emulation, oci, platforms, process, supply, toolbox
+from imagebuilder.engines.steps import MakeSystem, Step, Workshop, make, packages, step_of
 from imagebuilder.errors import BuildError
-from imagebuilder.layers.built import build_built_layer
-from imagebuilder.layers.bytecode import build_bytecode_layer
-from imagebuilder.layers.files import build_files_layer
-from imagebuilder.layers.imported import import_layer
-from imagebuilder.layers.keys import build_keys_layer
-from imagebuilder.layers.system import build_os_layer, build_os_parts
-from imagebuilder.layers.wheel import build_wheel_layer, check_collisions
-from imagebuilder.lock import Deb, KnownLayer, Lock, Source, Wheel
+from imagebuilder.layers.wheel import check_collisions
+from imagebuilder.lock import Wheel
 from imagebuilder.plan import (
     BuiltLayer,
     BytecodeLayer,
     DockerOsLayer,
-    FilesLayer,
-    ImportedLayer,
-    KeysLayer,
     Layer,
     OsLayer,
-    OsPart,
     Plan,
-    UpperOsLayer,
     WheelLayer,
-    parts,
 )
-from imagebuilder.progress import Advance, Progress
-from imagebuilder.site import Site
+from imagebuilder.progress import Advance
 from imagebuilder.store import DamagedDownloadError, ImageRecord, LayerRecord, Store, check_bytes
 from imagebuilder.supply import Package
 from imagebuilder.toolbox import HOST, Toolbox
 
-log = logging.getLogger(__name__)
-
-# What is made at once: a layer, or a system with all its parts.
-_Step = ImportedLayer | OsLayer | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | KeysLayer
-
-
-class MakeSystem(Protocol):
-    """Makes the OS layer of its packages, in the place of `build_os_layer`.
-
-    The layer's own key names the record, so a maker that gives other bytes has a class of layer of its own
-    (`plan.DockerOsLayer`). It is called in the thread that called `build`, where Ctrl-C arrives.
-    """
-
-    def __call__(
-        self, layer: OsLayer, debs: Mapping[str, Path], store: Store, advance: Advance, /
-    ) -> LayerRecord:
-        """Make it; `debs` are the packages' files by hex sha256, `advance` is told bytes of the tar."""
+__all__ = ["Built", "MakeSystem", "Workshop", "build", "missing_layers", "require_possible"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,32 +45,6 @@ class Built:
     reused: int
     fetched: int
     seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workshop:
-    """What every step of a build needs.
-
-    Attributes:
-        lock: says which bytes.
-        store: where they are kept.
-        site: where they are had.
-        progress: whom to tell.
-        make_system: makes the OS layer where that is another engine; the rest is the same.
-        trusting: False takes no diffID from the lock: every one is computed.
-
-    """
-
-    lock: Lock
-    store: Store
-    site: Site
-    progress: Progress
-    make_system: MakeSystem | None = None
-    trusting: bool = True
-
-    def known(self, key: str) -> KnownLayer | None:
-        """Look up what the lock says a layer gives; None where it does not say, or is not to be believed."""
-        return next((layer for layer in self.lock.layers if self.trusting and layer.key == key), None)
 
 
 def build(plan: Plan, shop: Workshop) -> Built:
@@ -128,7 +71,7 @@ def require_possible(layers: Iterable[Layer], tools: Toolbox = HOST) -> None:
     """
     for layer in layers:
         # What BuildKit runs, it runs where it is.
-        step = _step(layer)
+        step = step_of(layer)
         if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer) and not isinstance(step, DockerOsLayer):
             machine = step.root if isinstance(step, BuiltLayer) else step
             if not tools.contained:
@@ -174,7 +117,7 @@ def _make(layers: Sequence[Layer], shop: Workshop) -> tuple[dict[str, LayerRecor
     records: dict[str, LayerRecord] = {}
     mended: set[str] = set()
     fetched = 0
-    while missing := dict.fromkeys(_step(layer) for layer in layers if layer.key not in records):
+    while missing := dict.fromkeys(step_of(layer) for layer in layers if layer.key not in records):
         with _threads() as (network, cores):
             queue = _Queue(tuple(missing), shop, cores)
             try:
@@ -198,113 +141,11 @@ def _attempt(
     fetching = network.submit(queue.fetch)
     for layer in queue.executed:
         if queue.wait_for(layer, fetching):
-            records.update(_make_step(layer, shop, queue.advance_of(layer.key)))
+            records.update(make(layer, shop, queue.advance_of(layer.key)))
     fetching.result()
     # Every layer has been handed out by now: the last download did it.
     for job in as_completed(queue.jobs):
         records.update(job.result())
-
-
-def _step(layer: Layer) -> _Step:
-    """Name what has to be made for a layer: for a part of a system it is the system, once for all parts."""
-    return layer.system if isinstance(layer, OsPart) else layer
-
-
-def _make_step(step: _Step, shop: Workshop, advance: Advance) -> dict[str, LayerRecord]:
-    """Make a layer, or all parts of a system; returns the records by the layers' keys."""
-    if isinstance(step, OsLayer) and (planned := parts(step)):
-        return _make_parts(step, planned, shop, advance)
-    return {step.key: _make_one(step, shop, advance)}
-
-
-def _make_one(layer: _Step, shop: Workshop, advance: Advance) -> LayerRecord:
-    store, progress = shop.store, shop.progress
-    # Two builds that want the same layer: the second waits, and then finds it made.
-    with store.exclusive(layer.key):
-        record = store.layer(layer.key)
-        if record is not None:
-            progress.end(layer.key, layer.title, "cached", record.size)
-            return record
-        try:
-            match layer:
-                case ImportedLayer():
-                    progress.begin(layer.key, layer.title, "checking", layer.blob.size)
-                    record = import_layer(layer, store, advance)
-                case OsLayer():
-                    progress.begin(layer.key, layer.title, "installing")
-                    record = _make_system(layer, shop, advance)
-                case BuiltLayer():
-                    progress.begin(layer.key, layer.title, "compiling")
-                    files = _files((*layer.root.debs, *layer.wheels, *layer.sources), store)
-                    tools = toolbox.choose(shop.site)
-                    below = _blobs(layer.below, store)
-                    record = build_built_layer(layer, files, below, store, advance, tools=tools)
-                case WheelLayer():
-                    progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
-                    known = shop.known(layer.key)
-                    record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance, known)
-                case BytecodeLayer():
-                    progress.begin(layer.key, layer.title, "compiling")
-                    files = _files((*layer.wheels, *layer.packages), store)
-                    tools = toolbox.choose(shop.site)
-                    record = build_bytecode_layer(layer, files, store, advance, tools)
-                case FilesLayer():
-                    progress.begin(layer.key, layer.title, "writing")
-                    record = build_files_layer(layer, store)
-                case KeysLayer():
-                    progress.begin(layer.key, layer.title, "making")
-                    record = build_keys_layer(layer, store)
-        except BaseException:
-            progress.end(layer.key, layer.title, "failed")
-            raise
-        store.put_layer(layer.key, record)
-    progress.end(layer.key, layer.title, "done", record.size)
-    return record
-
-
-def _make_parts(
-    system: OsLayer, planned: Sequence[OsPart], shop: Workshop, advance: Advance
-) -> dict[str, LayerRecord]:
-    """Install a system, and make all its parts of it; those that are there already come out the same."""
-    store, progress = shop.store, shop.progress
-    with store.exclusive(system.key):
-        found = {part.key: store.layer(part.key) for part in planned}
-        records = {key: record for key, record in found.items() if record is not None}
-        done = "cached"
-        if len(records) < len(planned):
-            progress.begin(system.key, system.title, "installing")
-            tools = toolbox.choose(shop.site)
-            try:
-                made = build_os_parts(planned, _files(system.debs, store), store, advance, tools)
-            except BaseException:
-                progress.end(system.key, system.title, "failed")
-                raise
-            records = {part.key: record for part, record in zip(planned, made, strict=True)}
-            done = "done"
-            for part in planned:
-                store.put_layer(part.key, records[part.key])
-                store.put_layer(part.likely, records[part.key])
-    progress.end(system.key, system.title, done, sum(record.size for record in records.values()))
-    for part in planned:
-        progress.end(part.key, part.title, done, records[part.key].size)
-    return records
-
-
-def _blobs(layers: Sequence[BuiltLayer], store: Store) -> tuple[Path, ...]:
-    """Find layers that were made before, or were there."""
-    records = [store.layer(layer.key) for layer in layers]
-    return tuple(store.blob(record.digest) for record in records if record is not None)
-
-
-def _make_system(layer: OsLayer, shop: Workshop, advance: Advance) -> LayerRecord:
-    debs = _files(layer.debs, shop.store)
-    if shop.make_system is not None:
-        return shop.make_system(layer, debs, shop.store, advance)
-    return build_os_layer(layer, debs, shop.store, advance, toolbox.choose(shop.site))
-
-
-def _files(packages: Sequence[Deb | Source | Wheel], store: Store) -> dict[str, Path]:
-    return {package.sha256: store.download(package.sha256) for package in packages}
 
 
 def _check_wheels(plan: Plan, shop: Workshop) -> None:
@@ -356,7 +197,7 @@ class _CancelledError(Exception):
 class _Queue:
     """Which layers still wait for packages; hands each to the cores once its last package is there."""
 
-    def __init__(self, layers: Sequence[_Step], shop: Workshop, cores: ThreadPoolExecutor) -> None:
+    def __init__(self, layers: Sequence[Step], shop: Workshop, cores: ThreadPoolExecutor) -> None:
         self.cancelled = threading.Event()
         self.jobs: list[Future[dict[str, LayerRecord]]] = []
         self.fetched = 0
@@ -372,7 +213,7 @@ class _Queue:
         self._begun: set[str] = set()
         self._absent: list[Package] = []
         for layer in layers:
-            absent = supply.absent(_packages(layer), shop.store)
+            absent = supply.absent(packages(layer), shop.store)
             self._absent.extend(absent)
             self._waiting[layer.key] = {package.sha256 for package in absent}
             for sha256 in self._waiting[layer.key]:
@@ -413,7 +254,7 @@ class _Queue:
             self.fetched += count
         if first:
             layer = self._layers[key]
-            total = sum(p.size for p in _packages(layer) if self._wanted_by.get(p.sha256, [""])[0] == key)
+            total = sum(p.size for p in packages(layer) if self._wanted_by.get(p.sha256, [""])[0] == key)
             self._shop.progress.begin(key, layer.title, "downloading", total)
         self._shop.progress.advance(key, count)
 
@@ -427,28 +268,8 @@ class _Queue:
         layer = self._layers[key]
         if self._waiting[key] or isinstance(layer, OsLayer | BuiltLayer):  # the caller's thread makes these
             return
-        self.jobs.append(self._cores.submit(_make_step, layer, self._shop, self.advance_of(key)))
+        self.jobs.append(self._cores.submit(make, layer, self._shop, self.advance_of(key)))
 
 
-def _packages(layer: _Step) -> tuple[Package, ...]:
-    needed: tuple[Package, ...] = ()
-    match layer:
-        case ImportedLayer():
-            needed = (layer.blob,)
-        case UpperOsLayer():
-            needed = (*layer.below, *layer.debs)
-        case OsLayer():
-            needed = layer.debs
-        case BuiltLayer():
-            needed = (*layer.root.debs, *layer.wheels, *layer.sources)
-        case WheelLayer():
-            needed = layer.wheels
-        case BytecodeLayer():
-            needed = (*layer.below, *layer.packages, *layer.wheels)
-        case FilesLayer() | KeysLayer():
-            pass
-    return needed
-
-
-def _weight(layer: _Step) -> int:
-    return sum(package.size for package in _packages(layer))
+def _weight(layer: Step) -> int:
+    return sum(package.size for package in packages(layer))

@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.archive import TAR_END, padding, parents
+from imagebuilder.layers.pieces import Pieces
 from imagebuilder.plan import STATE
 
 _CHUNK = 1 << 20
@@ -46,7 +47,7 @@ class _Entry:
     end: int
 
 
-def split(tar: BinaryIO, homes: Mapping[str, str]) -> dict[str, Part]:
+def split(tar: BinaryIO, homes: Mapping[str, str]) -> dict[str, Pieces]:
     """Split a system's tar.
 
     Args:
@@ -72,39 +73,21 @@ def split(tar: BinaryIO, homes: Mapping[str, str]) -> dict[str, Part]:
     for entry, where in zip(entries, _places(entries, owners, homes, tar), strict=True):
         for name in names if entry.path == "" else where:
             parts[name].append((entry.start, entry.end))
-    return {name: Part(tar, ranges) for name, ranges in parts.items()}
+    return {name: Pieces(_read(tar, ranges)) for name, ranges in parts.items()}
 
 
-class Part:
-    """Some ranges of a file with the end of a tar after them, read as a file is."""
-
-    def __init__(self, file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> None:
-        """Take ranges by their first byte and the byte after their last."""
-        self._file = file
-        self._pieces = self._read(ranges)
-        self._rest = memoryview(b"")
-
-    def read(self, size: int) -> bytes:
-        """Give at most so many bytes; none at the end."""
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._rest = memoryview(piece)
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        return bytes(taken)
-
-    def _read(self, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        for start, end in _joined(ranges):
-            self._file.seek(start)
-            missing = end - start
-            while missing:
-                data = self._file.read(min(_CHUNK, missing))
-                if not data:
-                    raise BuildError("the system's tar broke off")
-                missing -= len(data)
-                yield data
-        yield TAR_END
+def _read(file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """Give ranges of a file, by their first byte and the byte after their last, and the end of a tar."""
+    for start, end in _joined(ranges):
+        file.seek(start)
+        missing = end - start
+        while missing:
+            data = file.read(min(_CHUNK, missing))
+            if not data:
+                raise BuildError("the system's tar broke off")
+            missing -= len(data)
+            yield data
+    yield TAR_END
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ import pytest
 
 from imagebuilder import emulation, supply
 from imagebuilder import plan as plans
-from imagebuilder.engines import embedded
+from imagebuilder.engines import embedded, steps
 from imagebuilder.engines.embedded import Workshop
 from imagebuilder.errors import BuildError
 from imagebuilder.lock import Build, Lock, Source
@@ -80,8 +80,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         return record(layer.component, len(below), store)
 
     monkeypatch.setattr(supply, "fetch", fetch)
-    monkeypatch.setattr(embedded, "build_os_parts", system)
-    monkeypatch.setattr(embedded, "build_built_layer", compiled)
+    monkeypatch.setattr(steps, "build_os_parts", system)
+    monkeypatch.setattr(steps, "build_built_layer", compiled)
     monkeypatch.setattr(emulation, "require", lambda _platform: None)
     return order
 
@@ -133,7 +133,7 @@ def test_a_system_that_cannot_be_made_leaves_no_part(
     def fail(*_: object) -> None:
         raise BuildError("no room")
 
-    monkeypatch.setattr(embedded, "build_os_parts", fail)
+    monkeypatch.setattr(steps, "build_os_parts", fail)
     said = io.StringIO()
     with pytest.raises(BuildError, match="no room"):
         embedded.build(plan, Workshop(lock=LOCK, store=store, site=Site(), progress=LineProgress(said)))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from imagebuilder.errors import BuildError
-from imagebuilder.layers.split import Part, split
+from imagebuilder.layers.pieces import Pieces
+from imagebuilder.layers.split import split
 from imagebuilder.plan import STATE
 from tests.support.parts import entries_of, union_of
 
@@ -76,7 +77,7 @@ def parts(tar: io.BytesIO, homes: Mapping[str, str]) -> dict[str, bytes]:
     return {name: b"".join(_pieces(part)) for name, part in split(tar, homes).items()}
 
 
-def _pieces(part: Part) -> Iterator[bytes]:
+def _pieces(part: Pieces) -> Iterator[bytes]:
     while piece := part.read(1000):
         yield piece
 
