@@ -1,12 +1,14 @@
 """Container engines of the bench's own: each with its data in one folder, so that cold means empty.
 
 An engine that serves others keeps a build cache that must not be thrown away, and that makes a cold build
-warm. So every side that needs an engine gets one: `dockerd` with the containerd image store, no bridge and no
-firewall rules (builds use this host's network, containers none), ended and deleted with its folder.
+warm. So every side that needs an engine gets one: `dockerd` with the containerd image store and no firewall
+rules (builds use this host's network, containers none), ended and deleted with its folder. It has a bridge of
+its own, unused: told to have none, `dockerd` removes `docker0`, and with it the network of this host's engine.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -21,6 +23,7 @@ from imagebuilder.errors import EnvironmentFault
 
 HOUR = 3600.0
 _STARTING = 60.0
+_numbers = itertools.count()
 
 
 class Engine:
@@ -37,6 +40,8 @@ class Engine:
         # Paths of sockets are short: not in the folder.
         self._run = Path(tempfile.mkdtemp(prefix="ib-bench-", dir="/run"))
         self.host = f"unix://{self._run}/docker.sock"
+        number = next(_numbers)
+        self._bridge, self._address = f"ib-bench{number}", f"172.30.{240 + number}.1/24"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -48,13 +53,15 @@ class Engine:
         self.stop()
         self._run.mkdir(exist_ok=True)
         self.folder.mkdir(parents=True)
+        _ip("link", "add", self._bridge, "type", "bridge")
+        _ip("address", "add", self._address, "dev", self._bridge)
         config = {
             "features": {"containerd-snapshotter": True},
             "data-root": str(self.folder / "data"),
             "exec-root": str(self._run / "exec"),
             "pidfile": str(self._run / "docker.pid"),
             "hosts": [self.host],
-            "bridge": "none",
+            "bridge": self._bridge,
             "iptables": False,
             "ip6tables": False,
         }
@@ -81,6 +88,8 @@ class Engine:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(_STARTING)
             self._process = None
+        # Also what a run that was killed has left.
+        process.run(["ip", "link", "delete", self._bridge], timeout=30, check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.rmtree(self._run, ignore_errors=True)
 
@@ -91,3 +100,7 @@ class Engine:
     def _answers(self) -> bool:
         asked = ["docker", "version", "--format", "{{.Server.Version}}"]
         return process.run(asked, timeout=30, env={"DOCKER_HOST": self.host}, check=False).code == 0
+
+
+def _ip(*words: str) -> None:
+    process.run(["ip", *words], timeout=30)
