@@ -3,7 +3,7 @@
 An engine that serves others keeps a build cache that must not be thrown away, and that makes a cold build
 warm. So every side that needs an engine gets one: `dockerd` with the containerd image store and no firewall
 rules (builds use this host's network, containers none), ended and deleted with its folder. It has a bridge of
-its own, unused: told to have none, `dockerd` removes `docker0`, and with it the network of this host's engine.
+its own, unused: told to have none, `dockerd` removes `docker0`, the network of this host's engine.
 """
 
 from __future__ import annotations
