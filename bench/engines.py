@@ -37,7 +37,7 @@ _CAPTION = """\
 Made by `python -m bench.engines` in one run; bench/engines.py says how each side is measured. Seconds are
 those of a build with all downloads in the store and nothing else: every package installed, every wheel made a
 layer. The docker engine's include the base, which is made from the lock's packages, and handing its `os`
-stage over as a tar. "Size" is what a push sends to an empty registry, "unpacked" the tars inside. "Load" is
+stage over as a tar, which stays one layer where the embedded engine makes several. "Size" is what a push sends to an empty registry, "unpacked" the tars inside. "Load" is
 what kept the machine busy in the minute before (loadavg): above 0.5 a core the seconds say little.
 """
 
@@ -150,7 +150,7 @@ def _rows(outcome: Outcome) -> Iterator[str]:
 
 def _comparison(outcome: Outcome) -> str:
     ours, theirs = ([layer.record.digest for layer in row.image.layers] for row in outcome.rows)
-    same = sum(one == other for one, other in zip(ours, theirs, strict=False))
+    same = len(set(ours) & set(theirs))
     fetched = f"{human(outcome.fetched)} in {outcome.seconds:.0f} s" if outcome.fetched else "nothing"
     return (
         f"| {outcome.name} | {fetched} | {outcome.paths} | {len(outcome.wrong)} | {len(outcome.allowed)} "
