@@ -35,10 +35,11 @@ _CAPTION = """\
 # Both engines, recipe by recipe
 
 Made by `python -m bench.engines` in one run; bench/engines.py says how each side is measured. Seconds are
-those of a build with all downloads in the store and nothing else: every package installed, every wheel made a
-layer. The docker engine's include the base, which is made from the lock's packages, and handing its `os`
-stage over as a tar, which stays one layer where the embedded engine makes several. "Size" is what a push sends to an empty registry, "unpacked" the tars inside. "Load" is
-what kept the machine busy in the minute before (loadavg): above 0.5 a core the seconds say little.
+those of a build with all downloads in the store and nothing else: every package installed, every wheel made
+a layer. The docker engine's include the base, which is made from the lock's packages, and handing its `os`
+stage over as a tar, which stays one layer where the embedded engine makes several. "Size" is what a push
+sends to an empty registry, "unpacked" the tars inside. "Load" is what kept the machine busy in the minute
+before (loadavg): above 0.5 a core the seconds say little.
 """
 
 
