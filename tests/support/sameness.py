@@ -3,7 +3,6 @@
 how         what is still required of a path that the list names
 lines       the same lines, in any order
 merged      the same file, by a path through /lib or /usr/lib
-there       a file on both sides
 anything    nothing: it may differ, or be on one side only
 """
 
@@ -25,7 +24,7 @@ class Allowed:
     """Paths that may differ, as a pattern; how, and why. `pure` is true where only BuildKit alone may."""
 
     paths: str
-    how: Literal["lines", "merged", "script", "there", "anything"]
+    how: Literal["lines", "merged", "script", "anything"]
     reason: str
     pure: bool = False
 
@@ -58,12 +57,6 @@ ALLOWED: tuple[Allowed, ...] = (
         how="script",
         pure=True,
         reason="pip's lines around the call of a console script are not those of the wheel specification",
-    ),
-    Allowed(
-        paths=r"opt/venv/lib/python[\d.]+/site-packages/(.+/)?__pycache__/[^/]+\.pyc",
-        how="there",
-        pure=True,
-        reason="the same code; how often marshal refers back depends on what one process compiled before",
     ),
 )
 
@@ -108,8 +101,6 @@ def _holds(rule: Allowed, change: Change, ours: Side, theirs: Side) -> bool:
         return True
     if change.before is None or change.after is None:
         return False
-    if rule.how == "there":
-        return change.what == ("sha256",)
     if rule.how == "merged":
         targets = {item.target.removeprefix("/usr") for item in (change.before, change.after)}
         return change.what == ("target",) and len(targets) == 1
