@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import requests
-from docker.errors import DockerException, NotFound
+from docker.errors import APIError, DockerException, NotFound
 
 from imagebuilder.containers.engine import Engine, explained
 
@@ -28,6 +29,8 @@ OWNER_LABEL = "org.imagebuilder.run.owner"
 # host, or before a restart of this one, cannot be asked.
 DEADLINE_LABEL = "org.imagebuilder.run.deadline"
 _LONGEST_RUN = 3600
+# Seconds that the engine may take to remove a container once it has begun.
+_REMOVAL = 60
 
 
 def labels(run_id: str, patience: float) -> dict[str, str]:
@@ -71,9 +74,19 @@ def remove(engine: Engine, run_id: str) -> None:
     with _uninterrupted(), contextlib.ExitStack() as problems:
         problems.enter_context(_reported(f"what run {run_id} started"))
         for container in _containers(engine, label):
-            _try(partial(container.remove, force=True, v=True), f"container {container.name}")
+            _try(partial(_remove_container, container), f"container {container.name}")
         for network in _networks(engine, label):
             _try(network.remove, f"network {network.name}")
+
+
+def _remove_container(container: Any) -> None:
+    try:
+        container.remove(force=True, v=True)
+    except APIError as error:
+        # The engine is at it already: a container that removes itself has just ended.
+        if error.status_code != HTTPStatus.CONFLICT:
+            raise
+        container.wait(condition="removed", timeout=_REMOVAL)
 
 
 def _try(action: Callable[[], object], what: str) -> None:

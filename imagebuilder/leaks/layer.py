@@ -19,7 +19,8 @@ from imagebuilder.leaks.host import Mark
 from imagebuilder.leaks.rules import Finding, Format
 from imagebuilder.leaks.text import AHEAD, BEHIND, Search
 
-_CHUNK = 1 << 22
+# Larger pieces are new pages each time, which the kernel has to clear: that takes longer than the search.
+_CHUNK = 1 << 18
 _BLOCK = 512
 # Files up to this size are held in memory where a rule looks at them as a whole, or where they are packed.
 _WHOLE = 1 << 20

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ahocorasick_rs import BytesAhoCorasick
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from imagebuilder.leaks.checks import CHECKS, entropy
 from imagebuilder.leaks.host import Mark
@@ -33,21 +33,26 @@ class Search:
     def __init__(self, rules: Rules, marks: Sequence[Mark]) -> None:
         self.rules = rules
         self.paths = tuple(mark for mark in marks if mark.kind == "host-path")
-        self._owners: list[Format | Mark] = []
-        words: list[bytes] = []
-        for item in rules.formats:
-            for anchor in item.anchors:
-                words.append(anchor)
-                self._owners.append(item)
-        for mark in marks:
-            words.append(mark.data)
-            self._owners.append(mark)
-        self._automaton = BytesAhoCorasick(words)
+        anchors = [(anchor, item) for item in rules.formats for anchor in item.anchors]
+        owned: list[tuple[bytes, Format | Mark]] = [*anchors, *((mark.data, mark) for mark in marks)]
+        words = [word for word, _ in owned]
+        self._owners = [owner for _, owner in owned]
+        self._longest = max(map(len, words), default=0)
+        # The one looks at many bytes with one instruction and finds no match inside another; the other does, at
+        # an eighth of the speed.
+        self._quick = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostFirst)
+        self._thorough = BytesAhoCorasick(words)
 
     def hits(self, data: bytes) -> Iterator[Hit]:
-        """Find every anchor and mark, in order of their ends."""
-        for index, start, _ in self._automaton.find_matches_as_indexes(data, overlapping=True):
-            yield Hit(position=start, what=self._owners[index])
+        """Find every anchor and mark, in order of their starts or close to it.
+
+        A match that the quick search leaves out begins inside one that it finds: there the thorough one looks.
+        """
+        for _, low, high in self._quick.find_matches_as_indexes(data):
+            near = data[low : high - 1 + self._longest]
+            for index, start, _ in self._thorough.find_matches_as_indexes(near, overlapping=True):
+                if low + start < high:
+                    yield Hit(position=low + start, what=self._owners[index])
 
     def wants(self, path: str) -> tuple[Format, ...]:
         """Name the rules that look at the whole of a file with this path."""

@@ -74,7 +74,8 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         """Name the folder; it is made on the first write."""
-        self.root = root
+        # Commands that work in folders of their own get paths of it.
+        self.root = root.absolute()
 
     @classmethod
     def default(cls) -> Store:

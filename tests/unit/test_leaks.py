@@ -27,7 +27,7 @@ from tests.support.images import noise, put_image
 from tests.support.planted import Maker, Planted
 
 # As large as what is read at once, so that what follows lies across the border.
-CHUNK = 1 << 22
+CHUNK = 1 << 18
 
 
 @pytest.fixture(scope="module")
@@ -292,6 +292,19 @@ def test_the_checksum_of_a_github_token() -> None:
     # From GitHub's own description of the format; split, so that no scanner takes it for a token.
     assert github(b"zQWBuTSOoRi4A9spHcVY5ncnsDkxk" + b"J0mLq17")
     assert not github(b"zQWBuTSOoRi4A9spHcVY5ncnsDkxk" + b"J0mLq18")
+
+
+def test_no_match_hides_another() -> None:
+    """What overlaps, lies inside or is the same as another match is found as well, as looking at each place says."""
+    words = [b"abab", b"ba", b"bab", b"bab", b"abc", b"cab", b"b"]
+    known = [Mark(kind="host-path", about="", hint="", data=word) for word in words]
+    tried = Search(rules.load(), known)
+    random_ = random.Random(3)
+    for length in (1, 3, 50, 400):
+        data = bytes(random_.choices(b"abc.", k=length))
+        everywhere = [(at, word) for at in range(length) for word in words if data.startswith(word, at)]
+        hits = [(hit.position, hit.what.data) for hit in tried.hits(data) if isinstance(hit.what, Mark)]
+        assert sorted(hits) == sorted(everywhere)
 
 
 def test_entropy_and_pem() -> None:

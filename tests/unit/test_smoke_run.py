@@ -7,10 +7,14 @@ import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
+import requests
+from docker.errors import APIError
 
 from imagebuilder.containers import leftovers
+from imagebuilder.containers.engine import Engine
 from imagebuilder.errors import EnvironmentFault, FetchError, InputError
 from imagebuilder.site import Site
 from imagebuilder.smoke import data, engine
@@ -97,6 +101,35 @@ def test_what_another_host_started_is_left_behind_only_when_its_time_is_over() -
     other = {**leftovers.labels("run", 1.0), leftovers.OWNER_LABEL: "elsewhere:1-1"}
     assert not leftovers.is_left_behind(other)
     assert leftovers.is_left_behind({**other, leftovers.DEADLINE_LABEL: "1"})
+
+
+class Removing:
+    """A container that the engine is removing already, as the engine answers for one that has just ended."""
+
+    name = "done_already"
+
+    def __init__(self) -> None:
+        self.gone = False
+
+    def remove(self, **_: object) -> None:
+        response = requests.Response()
+        response.status_code = 409
+        raise APIError("removal is already in progress", response=response)
+
+    def wait(self, *, condition: str, timeout: float) -> None:
+        assert (condition, timeout > 0) == ("removed", True)
+        self.gone = True
+
+
+def test_a_container_that_is_being_removed_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    container = Removing()
+    monkeypatch.setattr(leftovers, "_containers", lambda *_: [container])
+    monkeypatch.setattr(leftovers, "_networks", lambda *_: [])
+    leftovers.remove(cast(Engine, None), "run")
+    assert container.gone
+    assert not caplog.records
 
 
 @pytest.fixture
