@@ -38,15 +38,15 @@ class Search:
         words = [word for word, _ in owned]
         self._owners = [owner for _, owner in owned]
         self._longest = max(map(len, words), default=0)
-        # The one looks at many bytes with one instruction and finds no match inside another; the other does, at
-        # an eighth of the speed.
+        # The one takes many bytes in one instruction and finds no match inside another; the other does, at an
+        # eighth of the speed.
         self._quick = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostFirst)
         self._thorough = BytesAhoCorasick(words)
 
     def hits(self, data: bytes) -> Iterator[Hit]:
         """Find every anchor and mark, in order of their starts or close to it.
 
-        A match that the quick search leaves out begins inside one that it finds: there the thorough one looks.
+        What the quick search leaves out begins inside a match that it finds: there the thorough one looks.
         """
         for _, low, high in self._quick.find_matches_as_indexes(data):
             near = data[low : high - 1 + self._longest]
