@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from imagebuilder import emulation, oci, platforms, process, supply, toolbox
 from imagebuilder.engines.steps import MakeSystem, Step, Workshop, make, packages, step_of
 from imagebuilder.errors import BuildError
-from imagebuilder.layers.wheel import check_collisions
+from imagebuilder.layers.collisions import check_collisions
 from imagebuilder.lock import Wheel
 from imagebuilder.plan import (
     BuiltLayer,

@@ -84,23 +84,6 @@ def build_wheel_layer(
     )
 
 
-def check_collisions(wheels: Mapping[str, Path]) -> None:
-    """Refuse wheels that write different things to one path, by their zip directories alone.
-
-    Args:
-        wheels: file name and file of every wheel of an image, in the order of the layers.
-
-    Raises:
-        BuildError: names both wheels and the path, for every such pair.
-
-    """
-    # Which Python it is for changes nothing: all wheels go to the same one.
-    environment = Environment(venv="/venv", python="3")
-    merge(
-        [placement.place(read_wheel(file, path), environment) for file, path in wheels.items()], environment
-    )
-
-
 def merge(wheels: Sequence[Sequence[Placed]], environment: Environment) -> tuple[Placed, ...]:
     """Put the files of several wheels together, sorted by path; what is the same in two counts once.
 

@@ -39,7 +39,8 @@ _END_MAGIC = b"PK\x05\x06"
 _END64 = struct.Struct("<4sQHHIIQQQQ")
 _END64_MAGIC = b"PK\x06\x06"
 _END64_LOCATOR = 20
-_NO_ZIP = (zipfile.BadZipFile, ValueError, EOFError, OSError, OverflowError, struct.error)
+# What zipfile raises for bytes that are no zip file.
+NO_ZIP = (zipfile.BadZipFile, ValueError, EOFError, OSError, OverflowError, struct.error)
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _PATCHED = 0x0020
 _SIZES_FOLLOW = 0x0008
@@ -235,8 +236,7 @@ def _members(file: str, path: Path, descriptor: int) -> tuple[Member, ...]:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
             directory = archive.start_dir
-    # zipfile raises all of these for bytes that are no zip file.
-    except (*_NO_ZIP, NotImplementedError) as error:
+    except (*NO_ZIP, NotImplementedError) as error:
         raise BuildError(f"is not a zip file: {printable(str(error))}", where=file, hint=_HINT) from None
     if sum(info.file_size for info in infos) > _UNPACKED_LIMIT:
         raise BuildError(f"unpacks to more than {_UNPACKED_LIMIT >> 30} GiB", where=file, hint=_HINT)

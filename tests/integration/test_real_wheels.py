@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.layers.wheel import check_collisions
+from imagebuilder.layers.collisions import check_collisions
 from imagebuilder.process import run
 from imagebuilder.store import Store
 from tests.support.wheels import Unpacked, splice, unpack
