@@ -1,4 +1,4 @@
-"""Two wheels of one image that write different things to one path: in layers of their own, neither would know."""
+"""Two wheels of one image that write different things to one path: layers of their own would hide it."""
 
 from __future__ import annotations
 
