@@ -6,6 +6,8 @@ The format of bytecode is that of one release of Python, so the image's own Pyth
 packages are unpacked into a folder and run from there. A .pyc tells the time and size of its source, and that
 time is the epoch, as of every file in a layer; so a module that somebody changes in a container is compiled
 again, as it is after pip.
+
+What the modules of a wheel gave is kept, so that a layer with one more wheel compiles that wheel alone.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import posixpath
 import re
 import shutil
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import chain, groupby
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -31,11 +34,13 @@ from imagebuilder.layers.wheelfile import Member, content, opened, read_wheel
 from imagebuilder.plan import BytecodeLayer
 from imagebuilder.process import CommandError
 from imagebuilder.progress import Advance
-from imagebuilder.store import LayerRecord, Store, check_bytes, explained
+from imagebuilder.store import DamagedDownloadError, LayerRecord, Store, check_bytes, explained
 from imagebuilder.toolbox import HOST, Desk, Toolbox
 
 # The head of a record, as compile.py has it: batch, length of the path, length of the content.
 _HEAD = struct.Struct("<IIQ")
+# What is kept of a wheel: records as compile.py writes them. No image has it: it is the first to be pruned.
+_RECORDS = "application/vnd.imagebuilder.bytecode"
 # Modules that are compiled in one process: few enough for the cores to share, enough to be worth one. Another
 # size may give other bytes: it belongs to the layer's format.
 _BATCH_BYTES = 128 << 10
@@ -57,6 +62,11 @@ class _Made:
     file: Path
     start: int
     size: int
+
+    def read(self) -> bytes:
+        with self.file.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
 
 
 def build_bytecode_layer(
@@ -84,14 +94,18 @@ def build_bytecode_layer(
     environment = Environment(venv=layer.venv, python=layer.python)
     with store.work() as folder:
         try:
-            modules = _modules(layer, downloads, environment)
-            made: dict[str, _Made] = {}
-            if modules:
+            wheels = _by_wheel(layer, _modules(layer, downloads, environment))
+            found = {key: _kept(key, store) for key in wheels}
+            missing = {key: modules for key, modules in wheels.items() if found[key] is None}
+            made = dict(record for file in found.values() if file for record in _records(file, layer.python))
+            if missing:
                 with tools.open(folder, network=False) as desk:
                     _hand_in(layer, downloads, store, desk, folder)
-                    for number, batches in enumerate(_slices(modules)):
+                    for number, batches in enumerate(_slices(chain.from_iterable(missing.values()))):
                         advance(0)
                         made |= _compile(layer, batches, desk, folder / f"{number:04}")
+            for key, modules in missing.items():
+                _keep_for_later(key, modules, made, layer.python, store)
         except BuildError:
             # Where the bytes are not the locked ones, that is the cause of all else: say that instead.
             for wheel in layer.wheels:
@@ -141,7 +155,43 @@ def _modules(
     return tuple(sorted(found, key=lambda module: (order[module.placed.wheel], module.placed.path)))
 
 
-def _slices(modules: Sequence[_Module]) -> Iterator[list[list[_Module]]]:
+def _by_wheel(layer: BytecodeLayer, modules: Iterable[_Module]) -> dict[str, tuple[_Module, ...]]:
+    """Group modules by the key of what those of one wheel give."""
+    sha256 = {wheel.file: wheel.sha256 for wheel in layer.wheels}
+    groups = [(name, tuple(group)) for name, group in groupby(modules, lambda module: module.placed.wheel)]
+    # Not all modules of a wheel: where two wheels have the same one, it is with the later.
+    return {layer.part_key(sha256[name], [module.placed.path for module in g]): g for name, g in groups}
+
+
+def _kept(key: str, store: Store) -> Path | None:
+    """Find what an earlier build made of a wheel; None where there is nothing, or it rotted."""
+    record = store.layer(key)
+    if record is None:
+        return None
+    place = store.blob(record.digest)
+    try:
+        check_bytes(place, place.name, place.name)
+    except DamagedDownloadError:
+        return None
+    return place
+
+
+def _keep_for_later(
+    key: str, modules: Iterable[_Module], made: Mapping[str, _Made], python: str, store: Store
+) -> None:
+    with store.writer() as writer:
+        for module in modules:
+            item = made.get(bytecode_path(module.placed.path, python))
+            if item is not None:
+                path = module.placed.path.encode()
+                writer.write(_HEAD.pack(0, len(path), item.size) + path + item.read())
+        digest, size = writer.commit()
+    store.put_layer(
+        key, LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type=_RECORDS)
+    )
+
+
+def _slices(modules: Iterable[_Module]) -> Iterator[list[list[_Module]]]:
     """Cut modules into batches, each of one wheel, so that no other wheel changes it; and these into runs."""
     batches: list[list[_Module]] = []
     filled = total = 0
@@ -244,11 +294,5 @@ def _tar(made: Mapping[str, _Made]) -> Iterator[bytes]:
         if item is None:
             yield archive.directory(path, folder_mode(path))
             continue
-        with item.file.open("rb") as file:
-            file.seek(item.start)
-            yield (
-                archive.regular(path, placement.FILE, item.size)
-                + file.read(item.size)
-                + archive.padding(item.size)
-            )
+        yield archive.regular(path, placement.FILE, item.size) + item.read() + archive.padding(item.size)
     yield archive.TAR_END

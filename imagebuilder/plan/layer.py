@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,11 +216,18 @@ class BytecodeLayer:
     @property
     def key(self) -> str:
         wheels = [(wheel.file, wheel.sha256) for wheel in self.wheels]
+        return _key("bytecode", self.FORMAT, [wheels, self.python, self.venv, *self._compiler])
+
+    def part_key(self, sha256: str, modules: Sequence[str]) -> str:
+        """Name what a wheel's modules give: those of these paths, of the wheel with this hash."""
+        return _key("bytecode-part", self.FORMAT, [sha256, modules, self.python, *self._compiler])
+
+    @property
+    def _compiler(self) -> tuple[list[str], list[str]]:
         # The compiler is a part of Python: what that is linked against changes nothing in what it writes, and
         # another machine's gives the same. A base's Python is known by the base alone.
         compiler = sorted({deb.version for deb in self.packages if f"python{self.python}" in deb.name})
-        base = [] if compiler else [layer.digest for layer in self.below]
-        return _key("bytecode", self.FORMAT, [wheels, self.python, self.venv, compiler, base])
+        return compiler, [] if compiler else [layer.digest for layer in self.below]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
@@ -232,15 +232,69 @@ def test_seed_processes_and_place_change_no_byte(tmp_path: Path, monkeypatch: py
 
 
 def test_a_wheel_s_bytecode_does_not_depend_on_the_others(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
     monkeypatch.setattr(bytecode, "_BATCH_BYTES", 200)
     wheel = make_wheel(tmp_path, MODULES)
     more = {f"aaa/x{number}.py": source for number, source in enumerate(MODULES.values())}
     other = make_wheel(tmp_path, more, name="aaa")
-    alone, beside = unpack(make(store, wheel), store), unpack(make(store, other, wheel), store)
+    alone, beside = unpack(make(one, wheel), one), unpack(make(two, other, wheel), two)
     assert {path: beside[path] for path in alone} == alone
     assert len(beside) > len(alone)
+
+
+def compiled_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note the path of every module that is compiled from now on."""
+    found: list[str] = []
+
+    def slices(modules: Iterable[bytecode._Module]) -> Iterator[list[list[bytecode._Module]]]:
+        given = list(modules)
+        found.extend(module.placed.path for module in given)
+        return original(given)
+
+    original = bytecode._slices
+    monkeypatch.setattr(bytecode, "_slices", slices)
+    return found
+
+
+def test_one_wheel_more_is_compiled_alone(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A module that two wheels have goes with the later one, and what is kept of the first has it still.
+    first = make_wheel(tmp_path, {**MODULES, "both/x.py": b"x = 1\n"}, name="first")
+    later = make_wheel(tmp_path, {"later/a.py": b"a = 1\n"}, name="later")
+    sharing = make_wheel(tmp_path, {"both/x.py": b"x = 1\n", "both/y.py": b"y = 1\n"}, name="sharing")
+    compiled = compiled_by(monkeypatch)
+    make(store, first)
+    assert len(compiled) == len(MODULES) + 1
+    for wheels, expected in (
+        ((first, later), {f"{SITE}/later/a.py"}),
+        ((later, first), set()),
+        ((first, sharing), {f"{SITE}/{name}" for name in (*MODULES, "both/x.py", "both/y.py")}),
+    ):
+        compiled.clear()
+        again = make(store, *wheels)
+        assert set(compiled) == expected
+        assert again == make(Store(tmp_path / f"{len(expected)}"), *wheels)
+
+
+def test_what_is_kept_and_rotted_is_compiled_again(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(tmp_path, MODULES)
+    compiled = compiled_by(monkeypatch)
+    record = make(store, wheel)
+    kept = [blob for blob in store.root.glob("blobs/*/*") if b"demo/m1.py" in blob.read_bytes()]
+    for place in kept:
+        data = bytearray(place.read_bytes())
+        data[-1] ^= 1
+        place.chmod(0o644)
+        place.write_bytes(data)
+    assert len(kept) == 1
+    for times in (2, 2):  # mended by the first
+        assert make(store, wheel) == record
+        assert len(compiled) == times * len(MODULES)
 
 
 def test_batches_are_small_and_of_one_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
