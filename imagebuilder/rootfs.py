@@ -1,17 +1,16 @@
 """What an image holds as plain files of ours: the entrypoint, and settings of ssh, sshd and login shells.
 
 The files are in `rootfs_files/`, some as templates; docs/explanation/ssh.md describes what they do together.
-All that goes from a recipe into one of them passes a filter that quotes it for the reader of that file.
+All that goes from a recipe into one of them is quoted for the reader of that file, unless the recipe's model
+takes nothing that would need it.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from functools import cache
 from importlib import resources
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from string import Template
 
 from imagebuilder.keys import NODE_ALIAS
 from imagebuilder.plan import BAKED_KEYS, PATH, VENV, Entry
@@ -22,12 +21,20 @@ _FOLDER = "rootfs_files"
 _FILES = (
     ("entrypoint.bash", "/usr/local/bin/imagebuilder-entrypoint", 0o755),
     ("mpi-node.sh", "/usr/local/bin/imagebuilder-mpi-node", 0o755),
-    ("settings.j2", "/etc/imagebuilder/settings", 0o644),
-    ("sshd_config.j2", "/etc/imagebuilder/sshd_config", 0o644),
-    ("sshd_direct.conf.j2", "/etc/ssh/sshd_config.d/imagebuilder.conf", 0o644),
-    ("ssh_config.j2", "/etc/ssh/ssh_config.d/imagebuilder.conf", 0o644),
-    ("profile.sh.j2", "/etc/profile.d/imagebuilder.sh", 0o644),
+    ("settings.template", "/etc/imagebuilder/settings", 0o644),
+    ("sshd_config.template", "/etc/imagebuilder/sshd_config", 0o644),
+    ("sshd_direct.conf.template", "/etc/ssh/sshd_config.d/imagebuilder.conf", 0o644),
+    ("ssh_config.template", "/etc/ssh/ssh_config.d/imagebuilder.conf", 0o644),
+    ("profile.sh.template", "/etc/profile.d/imagebuilder.sh", 0o644),
 )
+_SSH_PORT = 22  # ssh's own, where nothing is said
+# The end of the settings, where a key is baked in.
+_BAKED = """\
+# The key that is baked in counts where the job brings none.
+if [ -z "${{IMAGEBUILDER_KEYS-}}" ] && [ ! -d /run/secrets/imagebuilder ]; then
+    IMAGEBUILDER_KEYS={folder}
+fi
+"""
 
 
 def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, ...]:
@@ -38,21 +45,25 @@ def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, 
         environment: all variables of the image, as in its config; login shells get the same.
 
     """
+    user, port = recipe.ssh.user, recipe.ssh.port
+    variables = sorted(environment.items())
+    # The names of users that a recipe may have, and so their folders, need no quotes anywhere.
     values = {
-        "user": recipe.ssh.user,
-        "home": "/root" if recipe.ssh.user == "root" else f"/home/{recipe.ssh.user}",
-        "port": recipe.ssh.port,
+        "user": user,
+        "home": "/root" if user == "root" else f"/home/{user}",
+        "port": port,
+        "port_line": "" if port == _SSH_PORT else f"    Port {port}\n",
         "alias": NODE_ALIAS,
-        "state": state_folder(recipe.ssh.user),
-        "baked": BAKED_KEYS if recipe.ssh.keys == "baked" else "",
-        "environment": sorted(environment.items()),
+        "state": state_folder(user),
+        "strict": "yes" if user == "root" else "no",
+        "baked": _BAKED.format(folder=shlex.quote(BAKED_KEYS)) if recipe.ssh.keys == "baked" else "",
         "venv": VENV,
-        "path": environment.get("PATH", PATH),
+        "path": shlex.quote(environment.get("PATH", PATH)),
+        "exports": "".join(_export(name, value) for name, value in variables if name != "PATH"),
+        "variables": "".join(f" {sshd_quoted(f'{name}={value}')}" for name, value in variables),
     }
-    templates = _templates()
     files = (
-        Entry(path=path, kind="file", mode=mode, text=_text(templates, name, values))
-        for name, path, mode in _FILES
+        Entry(path=path, kind="file", mode=mode, text=_text(name, values)) for name, path, mode in _FILES
     )
     # sshd's folder for privilege separation, for an sshd that is started without the entrypoint.
     return (*files, Entry(path="/run/sshd", kind="dir", mode=0o755))
@@ -76,21 +87,18 @@ def sshd_quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _text(templates: Environment, name: str, values: Mapping[str, object]) -> str:
-    if name.endswith(".j2"):
-        return templates.get_template(name).render(values)
-    # Scripts are the same in every image, and no template: `${#line}` begins a comment of Jinja's.
-    return (resources.files("imagebuilder") / _FOLDER / name).read_text(encoding="utf-8")
+class _Template(Template):
+    """Text with `%{name}` in it: `$` is the shell's."""
+
+    delimiter = "%"
 
 
-@cache
-def _templates() -> Environment:
-    environment = Environment(  # noqa: S701 no HTML: each value is quoted for its own kind of file
-        loader=PackageLoader("imagebuilder", _FOLDER),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(sh=shlex.quote, sshd=sshd_quoted)
-    return environment
+def _text(name: str, values: Mapping[str, object]) -> str:
+    text = (resources.files("imagebuilder") / _FOLDER / name).read_text(encoding="utf-8")
+    # Scripts are the same in every image, and no template: `%` is for them to use.
+    return _Template(text).substitute(values) if name.endswith(".template") else text
+
+
+def _export(name: str, value: str) -> str:
+    """Write the line of a login shell that sets a variable unless it is set."""
+    return f'[ -n "${{{name}+set}}" ] || export {name}={shlex.quote(value)}\n'

@@ -30,8 +30,8 @@ from imagebuilder.cli.base import (
 from imagebuilder.errors import TestFailure
 
 if TYPE_CHECKING:
-    from imagebuilder.engines.docker import Means
     from imagebuilder.engines.embedded import Built
+    from imagebuilder.engines.means import Means
     from imagebuilder.lock import Lock
     from imagebuilder.plan import Plan
     from imagebuilder.reproduce import Verdict

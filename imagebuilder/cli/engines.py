@@ -12,7 +12,8 @@ from imagebuilder.cli.base import err, out, out_json
 from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
-    from imagebuilder.engines.docker import Means, PureBuilt
+    from imagebuilder.engines.docker import PureBuilt
+    from imagebuilder.engines.means import Means
     from imagebuilder.lock import Lock
     from imagebuilder.plan import Plan
     from imagebuilder.site import Site
@@ -36,8 +37,7 @@ def docker_means(engine: str, builder: str, base: str, *, pure: bool, verify: bo
         InputError: a word that is none, or an option of the engine that was not asked for.
 
     """
-    from imagebuilder.engines.bases import CHOICES
-    from imagebuilder.engines.docker import Means
+    from imagebuilder.engines.means import CHOICES, Means
 
     if engine not in {"embedded", "docker"}:
         raise InputError(f"`{engine}` is none of embedded, docker", where="--engine")

@@ -13,12 +13,13 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from imagebuilder import emulation, oci, platforms, process, suites, toolbox
 from imagebuilder.engines import buildx
 from imagebuilder.engines.buildx import Builder
-from imagebuilder.engines.embedded import Workshop
+from imagebuilder.engines.means import Choice
+from imagebuilder.engines.workshop import Workshop
 from imagebuilder.errors import EnvironmentFault
 from imagebuilder.layers import debs as relations
 from imagebuilder.layers import system
@@ -30,9 +31,7 @@ from imagebuilder.site import Site
 from imagebuilder.store import LayerRecord, Store, check_bytes, explained, link_or_copy
 from imagebuilder.toolbox import Toolbox
 
-Choice = Literal["auto", "registry", "bootstrap"]
 _LIMIT = 600.0  # seconds for an engine to take 50 MB, or to let go of them
-CHOICES: tuple[Choice, ...] = ("auto", "registry", "bootstrap")
 
 
 @dataclass(frozen=True, kw_only=True)

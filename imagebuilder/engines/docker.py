@@ -21,6 +21,7 @@ from imagebuilder.engines import bases, buildx, embedded, sitefiles
 from imagebuilder.engines.bases import Base
 from imagebuilder.engines.buildx import Builder, Request
 from imagebuilder.engines.embedded import Built, Workshop
+from imagebuilder.engines.means import Means
 from imagebuilder.errors import BuildError, EnvironmentFault, InputError
 from imagebuilder.layers.tarball import build_tar_layer
 from imagebuilder.plan import OsLayer, Plan, UpperOsLayer
@@ -29,14 +30,6 @@ from imagebuilder.store import LayerRecord, Store, check_bytes, link_or_copy
 from imagebuilder.supply import Package
 
 _STAGE = "os"  # of dockerfiles/Dockerfile.j2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Means:
-    """What a build with Docker was asked to use: a builder's name, and where the base comes from."""
-
-    builder: str = ""
-    base: bases.Choice = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,36 +1,19 @@
 """The embedded engine: makes the layers of a plan in the store, with no daemon.
 
-Three things run at once: downloads (bound by network), splicing (a thread a core, bound by disk and
-hashing), and the OS layer (bound by dpkg) with the compiled components after it (bound by all cores). These
-are made in the caller's thread, for Ctrl-C arrives there and has to end mmdebstrap.
+What makes layers, and fetches for it, is in `making`: a build that finds every layer in the store needs none
+of that.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from imagebuilder import emulation, oci, platforms, process, supply, toolbox
-from imagebuilder.engines.steps import MakeSystem, Step, Workshop, make, packages, step_of
-from imagebuilder.errors import BuildError
-from imagebuilder.layers.collisions import check_collisions
-from imagebuilder.lock import Wheel
-from imagebuilder.plan import (
-    BuiltLayer,
-    BytecodeLayer,
-    DockerOsLayer,
-    Layer,
-    OsLayer,
-    Plan,
-    WheelLayer,
-)
-from imagebuilder.progress import Advance
-from imagebuilder.store import DamagedDownloadError, ImageRecord, LayerRecord, Store, check_bytes
-from imagebuilder.supply import Package
+from imagebuilder import emulation, oci, platforms, toolbox
+from imagebuilder.engines.workshop import MakeSystem, Workshop, step_of
+from imagebuilder.plan import BuiltLayer, BytecodeLayer, DockerOsLayer, Layer, OsLayer, Plan
+from imagebuilder.store import ImageRecord, LayerRecord, Store
 from imagebuilder.toolbox import HOST, Toolbox
 
 __all__ = ["Built", "MakeSystem", "Workshop", "build", "missing_layers", "require_possible"]
@@ -95,9 +78,12 @@ def _build(plan: Plan, shop: Workshop) -> Built:
     require_possible(missing, toolbox.choose(shop.site))
     fetched = 0
     if missing:
-        made, fetched = _make(missing, shop)
+        # Late: it brings the network, the solvers and all that makes layers.
+        from imagebuilder.engines.making import check_wheels, make_layers
+
+        made, fetched = make_layers(missing, shop)
         records.update(made)
-        _check_wheels(plan, shop)
+        check_wheels(plan, shop)
     image = oci.write_image(plan, [records[layer.key] for layer in plan.layers], shop.store)
     return Built(
         image=image,
@@ -106,170 +92,3 @@ def _build(plan: Plan, shop: Workshop) -> Built:
         fetched=fetched,
         seconds=time.monotonic() - started,
     )
-
-
-def _make(layers: Sequence[Layer], shop: Workshop) -> tuple[dict[str, LayerRecord], int]:
-    """Make layers: each as soon as its packages are there. Returns the records and the bytes fetched.
-
-    A download that rotted in the store is found when it is read; it is fetched again, and what could not be
-    made with it is tried once more.
-    """
-    records: dict[str, LayerRecord] = {}
-    mended: set[str] = set()
-    fetched = 0
-    while missing := dict.fromkeys(step_of(layer) for layer in layers if layer.key not in records):
-        with _threads() as (network, cores):
-            queue = _Queue(tuple(missing), shop, cores)
-            try:
-                _attempt(queue, network, shop, records)
-            except DamagedDownloadError as error:
-                if error.sha256 in mended:
-                    raise
-                shop.progress.note(f"{error.name} in the store is damaged: it is fetched again")
-                mended.add(error.sha256)
-                shop.store.drop_download(error.sha256)
-            finally:
-                queue.cancelled.set()
-            fetched += queue.fetched
-    return records, fetched
-
-
-def _attempt(
-    queue: _Queue, network: ThreadPoolExecutor, shop: Workshop, records: dict[str, LayerRecord]
-) -> None:
-    """Make what the queue holds, and add each record as it comes."""
-    fetching = network.submit(queue.fetch)
-    for layer in queue.executed:
-        if queue.wait_for(layer, fetching):
-            records.update(make(layer, shop, queue.advance_of(layer.key)))
-    fetching.result()
-    # Every layer has been handed out by now: the last download did it.
-    for job in as_completed(queue.jobs):
-        records.update(job.result())
-
-
-def _check_wheels(plan: Plan, shop: Workshop) -> None:
-    """Refuse two wheels that write one path differently: which one won would depend on the layers' order."""
-    wheels = {
-        wheel.file: wheel
-        for layer in plan.layers
-        if isinstance(layer, WheelLayer)
-        for wheel in layer.wheels
-        if shop.store.has_download(wheel.sha256, wheel.size)
-    }
-    files = {name: shop.store.download(wheel.sha256) for name, wheel in wheels.items()}
-    try:
-        check_collisions(files)
-    except BuildError:
-        # Layers that were there already may stand on wheels that rotted since: those say nothing any more.
-        damaged = [name for name, wheel in wheels.items() if _was_damaged(wheel, shop)]
-        if not damaged:
-            raise
-        check_collisions({name: path for name, path in files.items() if name not in damaged})
-
-
-def _was_damaged(wheel: Wheel, shop: Workshop) -> bool:
-    """Remove a download that rotted; a later build that needs it fetches it."""
-    try:
-        check_bytes(shop.store.download(wheel.sha256), wheel.sha256, wheel.file)
-    except DamagedDownloadError:
-        shop.progress.note(f"{wheel.file} in the store is damaged: it is removed")
-        shop.store.drop_download(wheel.sha256)
-        return True
-    return False
-
-
-@contextmanager
-def _threads() -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
-    network = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fetch")
-    cores = ThreadPoolExecutor(max_workers=max(2, process.cores()), thread_name_prefix="splice")
-    try:
-        yield network, cores
-    finally:
-        cores.shutdown(wait=True, cancel_futures=True)
-        network.shutdown(wait=True, cancel_futures=True)
-
-
-class _CancelledError(Exception):
-    """Ends a worker thread of a build that has failed or was interrupted; nobody sees it."""
-
-
-class _Queue:
-    """Which layers still wait for packages; hands each to the cores once its last package is there."""
-
-    def __init__(self, layers: Sequence[Step], shop: Workshop, cores: ThreadPoolExecutor) -> None:
-        self.cancelled = threading.Event()
-        self.jobs: list[Future[dict[str, LayerRecord]]] = []
-        self.fetched = 0
-        # In this order: what is compiled may need what was compiled before.
-        self.executed = tuple(layer for layer in layers if isinstance(layer, OsLayer | BuiltLayer))
-        self._shop = shop
-        self._cores = cores
-        self._guard = threading.Lock()
-        self._layers = {layer.key: layer for layer in layers}
-        self._waiting: dict[str, set[str]] = {}
-        # A package may be wanted by several: what compiles a component is partly in the image, too.
-        self._wanted_by: dict[str, list[str]] = {}
-        self._begun: set[str] = set()
-        self._absent: list[Package] = []
-        for layer in layers:
-            absent = supply.absent(packages(layer), shop.store)
-            self._absent.extend(absent)
-            self._waiting[layer.key] = {package.sha256 for package in absent}
-            for sha256 in self._waiting[layer.key]:
-                self._wanted_by.setdefault(sha256, []).append(layer.key)
-        for layer in sorted(layers, key=_weight, reverse=True):
-            self._hand_out(layer.key)
-
-    def fetch(self) -> None:
-        """Download what is absent."""
-        shop = self._shop
-        supply.fetch(
-            self._absent, shop.lock, shop.store, shop.site, advance=self._received, finished=self._finished
-        )
-
-    def wait_for(self, layer: Layer, fetching: Future[None]) -> bool:
-        """Wait until a layer's packages are there; False when fetching ended without them (it failed)."""
-        while self._waiting[layer.key]:
-            finished, _ = wait([fetching], timeout=0.1)
-            if finished and self._waiting[layer.key]:
-                return False
-        return True
-
-    def advance_of(self, key: str) -> Advance:
-        def advance(count: int) -> None:
-            if self.cancelled.is_set():
-                raise _CancelledError
-            self._shop.progress.advance(key, count)
-
-        return advance
-
-    def _received(self, sha256: str, count: int) -> None:
-        if self.cancelled.is_set():
-            raise _CancelledError
-        key = self._wanted_by[sha256][0]
-        with self._guard:
-            first = key not in self._begun
-            self._begun.add(key)
-            self.fetched += count
-        if first:
-            layer = self._layers[key]
-            total = sum(p.size for p in packages(layer) if self._wanted_by.get(p.sha256, [""])[0] == key)
-            self._shop.progress.begin(key, layer.title, "downloading", total)
-        self._shop.progress.advance(key, count)
-
-    def _finished(self, sha256: str) -> None:
-        for key in self._wanted_by[sha256]:
-            with self._guard:
-                self._waiting[key].discard(sha256)
-            self._hand_out(key)
-
-    def _hand_out(self, key: str) -> None:
-        layer = self._layers[key]
-        if self._waiting[key] or isinstance(layer, OsLayer | BuiltLayer):  # the caller's thread makes these
-            return
-        self.jobs.append(self._cores.submit(make, layer, self._shop, self.advance_of(key)))
-
-
-def _weight(layer: Step) -> int:
-    return sum(package.size for package in packages(layer))

@@ -16,7 +16,7 @@ import pytest
 from imagebuilder import oci, share
 from imagebuilder import plan as plans
 from imagebuilder.engines import bases, docker, embedded
-from imagebuilder.engines.docker import Means
+from imagebuilder.engines.means import Choice, Means
 from imagebuilder.errors import BuildError, EnvironmentFault, InputError
 from imagebuilder.lock import Build, Source
 from imagebuilder.plan import DockerOsLayer, Entry, Plan
@@ -242,7 +242,7 @@ def test_the_classic_store_is_told_of_in_one_line(
     ],
 )
 def test_where_the_base_comes_from(
-    false_docker: Path, store: Store, wanted: bases.Choice, registry_first: bool, digest: str, at_hand: bool,
+    false_docker: Path, store: Store, wanted: Choice, registry_first: bool, digest: str, at_hand: bool,
     expected: str,
 ) -> None:  # fmt: skip
     (false_docker / "digest").write_text(digest)
