@@ -32,6 +32,7 @@ from imagebuilder.errors import TestFailure
 if TYPE_CHECKING:
     from imagebuilder.engines.embedded import Built
     from imagebuilder.engines.means import Means
+    from imagebuilder.engines.workshop import Workshop
     from imagebuilder.lock import Lock
     from imagebuilder.plan import Plan
     from imagebuilder.reproduce import Verdict
@@ -157,8 +158,8 @@ class _Way:
 
 def _make(targets: Sequence[tuple[Lock, Plan]], way: _Way) -> tuple[list[Built], list[Verdict]]:
     """Build the image of each platform, and each once more where that was asked for."""
-    from imagebuilder import known, reproduce, toolbox
-    from imagebuilder.engines import docker, embedded
+    from imagebuilder import known, toolbox
+    from imagebuilder.engines import embedded
     from imagebuilder.progress import shown
 
     # Before the first of them takes its minutes: may the last be made here at all?
@@ -173,11 +174,24 @@ def _make(targets: Sequence[tuple[Lock, Plan]], way: _Way) -> tuple[list[Built],
             )
             for title in () if way.trusting else known.distrust(planned, way.store):
                 live.note(f"{title} is not what was recorded of it: it is made again")
-            built = docker.build(planned, shop, way.means) if way.means else embedded.build(planned, shop)
+            built = _with_docker(planned, shop, way.means) if way.means else embedded.build(planned, shop)
             made.append(built)
             if way.twice:
-                verdicts.append(reproduce.verify(planned, built.image, shop))
+                verdicts.append(_made_again(planned, built, shop))
     return made, verdicts
+
+
+# Each of these brings the network and more, which most builds of what is there already do without.
+def _with_docker(planned: Plan, shop: Workshop, means: Means) -> Built:
+    from imagebuilder.engines import docker
+
+    return docker.build(planned, shop, means)
+
+
+def _made_again(planned: Plan, built: Built, shop: Workshop) -> Verdict:
+    from imagebuilder import reproduce
+
+    return reproduce.verify(planned, built.image, shop)
 
 
 def _print_built(
@@ -194,15 +208,16 @@ def _print_built(
 
 
 def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[Verdict]) -> None:
-    from imagebuilder import reproduce
-
     for built in made:
         _show_built(built)
     if index is not None:
         out(f"index   {index.manifest}, of {' and '.join(image.platform for image in index.images)}")
-    for verdict in verdicts:
-        for line in reproduce.lines(verdict):
-            out(line)
+    if verdicts:
+        from imagebuilder import reproduce
+
+        for verdict in verdicts:
+            for line in reproduce.lines(verdict):
+                out(line)
 
 
 def _told(built: Built) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The kinds of layers that an image has, and their keys.
 
 A layer's `key` is the hash of all that determines its bytes, with a format version, so that an engine can ask
-its store whether the layer is there before it makes anything.
+its store whether the layer is there before it makes anything. It is computed once: layers do not change.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from imagebuilder import catalog
@@ -65,7 +66,7 @@ class OsLayer:
         found = {word for deb in self.debs for word in deb.path.split("/")[1:3]}
         return tuple(sorted(found & {"contrib", "non-free", "multiverse", "restricted"}))
 
-    @property
+    @cached_property
     def key(self) -> str:
         return _key("os", self.FORMAT, self)
 
@@ -98,7 +99,7 @@ class OsPart:
         count = f", {len(self.debs)} packages" if self.debs else ""
         return f"{self.system.distribution} {self.system.suite}: {self.about}{count}"
 
-    @property
+    @cached_property
     def key(self) -> str:
         names = [deb.name for deb in self.debs]
         return _key("os-part", self.FORMAT, [self.system.key, self.name, names])
@@ -123,7 +124,7 @@ class DockerOsLayer(OsLayer):
 
     FORMAT = 1  # also of the template's `os` stage: a change there that changes files counts this up
 
-    @property
+    @cached_property
     def key(self) -> str:
         return _key("docker-os", self.FORMAT, self)
 
@@ -137,7 +138,7 @@ class ImportedLayer:
 
     FORMAT = 1
 
-    @property
+    @cached_property
     def key(self) -> str:
         return _key("imported", self.FORMAT, self.blob)
 
@@ -154,7 +155,7 @@ class UpperOsLayer(OsLayer):
     def title(self) -> str:
         return f"{len(self.debs)} packages on top of {self.distribution} {self.suite}"
 
-    @property
+    @cached_property
     def key(self) -> str:
         return _key("os-above", self.FORMAT, self)
 
@@ -176,7 +177,7 @@ class WheelLayer:
             return f"{self.wheels[0].name} {self.wheels[0].version}"
         return f"{self.component}: {len(self.wheels)} wheels"
 
-    @property
+    @cached_property
     def key(self) -> str:
         # Only the bytes count: which component asked for a wheel changes nothing in the layer.
         wheels = [(wheel.file, wheel.sha256) for wheel in self.wheels]
@@ -213,7 +214,7 @@ class BytecodeLayer:
         many = "1 wheel" if len(self.wheels) == 1 else f"{len(self.wheels)} wheels"
         return f"{self.component}: bytecode of {many}"
 
-    @property
+    @cached_property
     def key(self) -> str:
         wheels = [(wheel.file, wheel.sha256) for wheel in self.wheels]
         return _key("bytecode", self.FORMAT, [wheels, self.python, self.venv, *self._compiler])
@@ -243,7 +244,7 @@ class FilesLayer:
     def title(self) -> str:
         return f"{self.name}: {len(self.entries)} files"
 
-    @property
+    @cached_property
     def key(self) -> str:
         return _key("files", self.FORMAT, self.entries)
 
@@ -317,7 +318,7 @@ class BuiltLayer:
         )
         return "".join(f"{line}\n" for line in lines)
 
-    @property
+    @cached_property
     def key(self) -> str:
         below = [layer.key for layer in self.below]
         bytes_of = [[item.sha256 for item in items] for items in (self.wheels, self.sources)]
@@ -339,7 +340,7 @@ class KeysLayer:
     def title(self) -> str:
         return "ssh key, baked in"
 
-    @property
+    @cached_property
     def key(self) -> str:
         return _key("keys", self.FORMAT, self)
 
