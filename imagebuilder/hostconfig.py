@@ -6,14 +6,12 @@ import configparser
 import logging
 import os
 import re
-import ssl
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from imagebuilder import process
 from imagebuilder.errors import ImagebuilderError
@@ -92,11 +90,13 @@ def ca_bundle(env: Mapping[str, str]) -> Path | None:
         env.get(name, "") for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
     ]
     named.append(_pip_options(env).get("cert", ""))
-    default = ssl.get_default_verify_paths().openssl_cafile
-    for name in (*named, *_SYSTEM_BUNDLES, default):
+    for name in (*named, *_SYSTEM_BUNDLES):
         if name and (path := Path(name).expanduser()).is_file():
             return path
-    return None
+    import ssl  # late: only a host without any of these asks OpenSSL
+
+    default = Path(ssl.get_default_verify_paths().openssl_cafile)
+    return default if default.is_file() else None
 
 
 def index_settings(env: Mapping[str, str]) -> IndexSettings:
@@ -134,6 +134,8 @@ def local_path(location: str) -> Path | None:
     """Give the path behind a plain path or a file: URL, None for anything else."""
     parts = urlsplit(location)
     if parts.scheme == "file":
+        from urllib.request import url2pathname  # late: it brings all of HTTP, and few places are such
+
         return Path(url2pathname(parts.path))
     return None if parts.scheme else Path(location).expanduser()
 

@@ -184,7 +184,7 @@ def sources(
 @cache
 def _facts() -> dict[str, Distribution]:
     raw = resources.files("imagebuilder").joinpath(_FILE).read_bytes()
-    return yamlfile.validate(yamlfile.parse(raw, f"imagebuilder/{_FILE}"), _Facts).root
+    return yamlfile.validate(yamlfile.parse_own(raw, f"imagebuilder/{_FILE}"), _Facts).root
 
 
 def _parse_sources(text: str) -> dict[str, str]:

@@ -257,4 +257,4 @@ class _KnownArchives(RootModel[dict[str, _Known]]):
 @cache
 def _known() -> dict[str, _Known]:
     raw = resources.files(__package__).joinpath(_ARCHIVES).read_bytes()
-    return yamlfile.validate(yamlfile.parse(raw, f"imagebuilder/bases/{_ARCHIVES}"), _KnownArchives).root
+    return yamlfile.validate(yamlfile.parse_own(raw, f"imagebuilder/bases/{_ARCHIVES}"), _KnownArchives).root

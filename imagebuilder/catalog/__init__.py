@@ -255,7 +255,7 @@ def load() -> dict[str, Component]:
     found = {}
     for file in sorted(resources.files(__name__).iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".yaml"):
-            document = yamlfile.parse(file.read_bytes(), f"imagebuilder/catalog/{file.name}")
+            document = yamlfile.parse_own(file.read_bytes(), f"imagebuilder/catalog/{file.name}")
             component = yamlfile.validate(document, Component)
             found[component.name] = component
     return found

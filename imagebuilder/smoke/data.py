@@ -117,4 +117,4 @@ def _all_pinned() -> _Package:
 
 def _yaml(name: str) -> yamlfile.Document:
     text = resources.files("imagebuilder.smoke").joinpath(name).read_bytes()
-    return yamlfile.parse(text, f"imagebuilder/smoke/{name}")
+    return yamlfile.parse_own(text, f"imagebuilder/smoke/{name}")
