@@ -100,15 +100,21 @@ def _order(deb: Deb) -> tuple[str, str]:
 @cache
 def _purpose(source: str) -> str:
     """Name the purpose of a source package; empty where none is known."""
-    for name, purpose in _purposes().items():
-        if any(_is_like(source, pattern) for pattern in purpose.sources):
+    for beginning, pattern, name in _patterns():
+        # Most are seen not to match by how they begin, and need not be compiled for that.
+        if source.startswith(beginning) and fnmatchcase(source, pattern):
             return name
     return ""
 
 
-def _is_like(source: str, pattern: str) -> bool:
-    # Most patterns are seen not to match by how they begin, and need not be compiled for that.
-    return source.startswith(_WILD.split(pattern, maxsplit=1)[0]) and fnmatchcase(source, pattern)
+@cache
+def _patterns() -> tuple[tuple[str, str, str], ...]:
+    """List what comes before the first wildcard of each pattern, the pattern, and its purpose; in order."""
+    return tuple(
+        (_WILD.split(pattern, maxsplit=1)[0], pattern, name)
+        for name, purpose in _purposes().items()
+        for pattern in purpose.sources
+    )
 
 
 @cache

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from imagebuilder import process
 from imagebuilder.errors import ImagebuilderError
@@ -134,9 +134,8 @@ def local_path(location: str) -> Path | None:
     """Give the path behind a plain path or a file: URL, None for anything else."""
     parts = urlsplit(location)
     if parts.scheme == "file":
-        from urllib.request import url2pathname  # late: it brings all of HTTP, and few places are such
-
-        return Path(url2pathname(parts.path))
+        # As `urllib.request.url2pathname` does where paths have slashes; that brings all of HTTP along.
+        return Path(unquote(parts.path))
     return None if parts.scheme else Path(location).expanduser()
 
 

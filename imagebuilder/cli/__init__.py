@@ -26,6 +26,8 @@ __all__ = ["app", "main"]
 def main() -> NoReturn:
     """Run the command line and exit with the code of what happened (see errors.py)."""
     code = 0
+    # Plugins of other people's packages have no say in our models, and looking for them takes its time.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         code = app(standalone_mode=False) or 0
     except ImagebuilderError as error:
