@@ -1,0 +1,75 @@
+"""What a command loads that has nothing to do: neither what fetches, nor what makes layers or Dockerfiles."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagebuilder import lock as locks
+from imagebuilder.store import Store
+from imagebuilder.workflow import read_plan
+from tests.support import proven
+
+# Half of the time of a build with nothing to make went into these.
+HEAVY = (
+    "docker",
+    "http.client",
+    "imagebuilder.engines.steps",
+    "imagebuilder.supply",
+    "jinja2",
+    "requests",
+    "urllib3",
+)
+# Runs the command line as it is, and tells afterwards which of the modules there are.
+SCRIPT = """
+import json, sys
+from imagebuilder.cli import main
+heavy = sys.argv.pop().split()
+try:
+    main()
+except SystemExit as end:
+    code = end.code
+print(json.dumps({"code": code, "loaded": [name for name in heavy if name in sys.modules]}))
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """A copy, for a build adds what it learns to the lock."""
+    path = tmp_path / "cpu-mpi.yaml"
+    shutil.copy(proven.RECIPE, path)
+    shutil.copy(locks.path_for(proven.RECIPE), locks.path_for(path))
+    return path
+
+
+def loaded(*words: str | Path) -> tuple[str, list[str]]:
+    """Run a command that succeeds; what it said, and which heavy modules it loaded."""
+    argv = (sys.executable, "-c", SCRIPT, *words, " ".join(HEAVY))
+    run = subprocess.run(argv, capture_output=True, check=True, text=True, timeout=60)
+    *said, last = run.stdout.splitlines()
+    found = json.loads(last)
+    assert found["code"] == 0, run.stderr
+    return "\n".join(said), found["loaded"]
+
+
+def test_a_build_with_nothing_to_make_loads_nothing_that_makes(recipe: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    image = proven.put_built(read_plan(recipe)[1], store)
+    said, found = loaded("build", recipe, "--store", store.root, "--tools", "host", "--progress", "lines")
+    assert "(0 made," in said
+    assert image.manifest in said
+    assert found == []
+
+
+@pytest.mark.parametrize("verb", ["check", "plan"])
+def test_what_only_reads_loads_nothing_that_fetches(recipe: Path, verb: str) -> None:
+    assert loaded(verb, recipe)[1] == []
+
+
+def test_what_needs_a_heavy_module_is_seen_to_load_it(recipe: Path) -> None:
+    assert "jinja2" in loaded("render", recipe)[1]
