@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,12 @@ def loads(text: str, where: str) -> LockFile:
         InputError: it is not one, or was changed by hand so that it no longer is one.
 
     """
+    return _loads(text, where)
+
+
+# A command reads its lock whenever it has to know what the file says by then; mostly that is what it said.
+@lru_cache(maxsize=2)
+def _loads(text: str, where: str) -> LockFile:
     data = locks.parse(text, where)
     if not (isinstance(data, dict) and data.get("format") == FORMAT and "platforms" in data):
         return LockFile(sections=(locks.loads(text, where),))
