@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 
-from imagebuilder import process, supply
+from imagebuilder import process, supply, toolbox
 from imagebuilder.engines.steps import make, packages
 from imagebuilder.engines.workshop import Step, Workshop, step_of
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.collisions import check_collisions
+from imagebuilder.layers.interpreter import Interpreters
 from imagebuilder.lock import Wheel
 from imagebuilder.plan import BuiltLayer, Layer, OsLayer, Plan, WheelLayer
 from imagebuilder.progress import Advance
@@ -43,10 +44,13 @@ def make_layers(layers: Sequence[Layer], shop: Workshop) -> tuple[dict[str, Laye
     mended: set[str] = set()
     fetched = 0
     while missing := dict.fromkeys(step_of(layer) for layer in layers if layer.key not in records):
-        with _threads() as (network, cores):
-            queue = _Queue(tuple(missing), shop, cores)
+        with (
+            Interpreters(shop.store, toolbox.choose(shop.site)) as pythons,
+            _threads() as (network, cores),
+        ):
+            queue = _Queue(tuple(missing), shop, cores, pythons)
             try:
-                _attempt(queue, network, shop, records)
+                _attempt(queue, network, records)
             except DamagedDownloadError as error:
                 if error.sha256 in mended:
                     raise
@@ -59,14 +63,12 @@ def make_layers(layers: Sequence[Layer], shop: Workshop) -> tuple[dict[str, Laye
     return records, fetched
 
 
-def _attempt(
-    queue: _Queue, network: ThreadPoolExecutor, shop: Workshop, records: dict[str, LayerRecord]
-) -> None:
+def _attempt(queue: _Queue, network: ThreadPoolExecutor, records: dict[str, LayerRecord]) -> None:
     """Make what the queue holds, and add each record as it comes."""
     fetching = network.submit(queue.fetch)
     for layer in queue.executed:
         if queue.wait_for(layer, fetching):
-            records.update(make(layer, shop, queue.advance_of(layer.key)))
+            records.update(queue.make(layer))
     fetching.result()
     # Every layer has been handed out by now: the last download did it.
     for job in as_completed(queue.jobs):
@@ -127,7 +129,9 @@ class _CancelledError(Exception):
 class _Queue:
     """Which layers still wait for packages; hands each to the cores once its last package is there."""
 
-    def __init__(self, layers: Sequence[Step], shop: Workshop, cores: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, layers: Sequence[Step], shop: Workshop, cores: ThreadPoolExecutor, pythons: Interpreters
+    ) -> None:
         self.cancelled = threading.Event()
         self.jobs: list[Future[dict[str, LayerRecord]]] = []
         self.fetched = 0
@@ -135,6 +139,7 @@ class _Queue:
         self.executed = tuple(layer for layer in layers if isinstance(layer, OsLayer | BuiltLayer))
         self._shop = shop
         self._cores = cores
+        self._pythons = pythons
         self._guard = threading.Lock()
         self._layers = {layer.key: layer for layer in layers}
         self._waiting: dict[str, set[str]] = {}
@@ -166,7 +171,11 @@ class _Queue:
                 return False
         return True
 
-    def advance_of(self, key: str) -> Advance:
+    def make(self, layer: Step) -> dict[str, LayerRecord]:
+        """Make a layer whose packages are there."""
+        return make(layer, self._shop, self._pythons, self._advance_of(layer.key))
+
+    def _advance_of(self, key: str) -> Advance:
         def advance(count: int) -> None:
             if self.cancelled.is_set():
                 raise _CancelledError
@@ -198,7 +207,7 @@ class _Queue:
         layer = self._layers[key]
         if self._waiting[key] or isinstance(layer, OsLayer | BuiltLayer):  # the caller's thread makes these
             return
-        self.jobs.append(self._cores.submit(make, layer, self._shop, self.advance_of(key)))
+        self.jobs.append(self._cores.submit(self.make, layer))
 
 
 def _weight(layer: Step) -> int:

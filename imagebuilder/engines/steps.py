@@ -11,6 +11,7 @@ from imagebuilder.layers.built import build_built_layer
 from imagebuilder.layers.bytecode import build_bytecode_layer
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.layers.imported import import_layer
+from imagebuilder.layers.interpreter import Interpreters
 from imagebuilder.layers.keys import build_keys_layer
 from imagebuilder.layers.system import build_os_layer, build_os_parts
 from imagebuilder.layers.wheel import build_wheel_layer
@@ -32,12 +33,13 @@ from imagebuilder.store import LayerRecord, Store
 from imagebuilder.supply import Package
 
 
-def make(step: Step, shop: Workshop, advance: Advance) -> dict[str, LayerRecord]:
+def make(step: Step, shop: Workshop, pythons: Interpreters, advance: Advance) -> dict[str, LayerRecord]:
     """Make a layer, or all parts of a system.
 
     Args:
         step: what; every package that it needs is in the store.
         shop: where and for whom.
+        pythons: of this build, for what is compiled by the image's own.
         advance: told the bytes done; what it raises ends the step.
 
     Returns:
@@ -51,7 +53,7 @@ def make(step: Step, shop: Workshop, advance: Advance) -> dict[str, LayerRecord]
     """
     if isinstance(step, OsLayer) and (planned := parts(step)):
         return _make_parts(step, planned, shop, advance)
-    return {step.key: _make_one(step, shop, advance)}
+    return {step.key: _make_one(step, shop, pythons, advance)}
 
 
 def packages(layer: Step) -> tuple[Package, ...]:
@@ -75,7 +77,7 @@ def packages(layer: Step) -> tuple[Package, ...]:
     return needed
 
 
-def _make_one(layer: Step, shop: Workshop, advance: Advance) -> LayerRecord:
+def _make_one(layer: Step, shop: Workshop, pythons: Interpreters, advance: Advance) -> LayerRecord:
     store, progress = shop.store, shop.progress
     # Two builds that want the same layer: the second waits, and then finds it made.
     with store.exclusive(layer.key):
@@ -104,8 +106,7 @@ def _make_one(layer: Step, shop: Workshop, advance: Advance) -> LayerRecord:
                 case BytecodeLayer():
                     progress.begin(layer.key, layer.title, "compiling")
                     files = _files((*layer.wheels, *layer.packages), store)
-                    tools = toolbox.choose(shop.site)
-                    record = build_bytecode_layer(layer, files, store, advance, tools)
+                    record = build_bytecode_layer(layer, files, store, advance, pythons)
                 case FilesLayer():
                     progress.begin(layer.key, layer.title, "writing")
                     record = build_files_layer(layer, store)

@@ -13,29 +13,24 @@ What the modules of a wheel gave is kept, so that a layer with one more wheel co
 from __future__ import annotations
 
 import posixpath
-import re
-import shutil
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from itertools import chain, groupby
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from imagebuilder.bases import tree
 from imagebuilder.errors import BuildError
 from imagebuilder.layers import archive, placement
 from imagebuilder.layers.files import folder_mode
+from imagebuilder.layers.interpreter import Interpreter, Interpreters
 from imagebuilder.layers.pieces import Pieces
 from imagebuilder.layers.placement import Environment, Placed
 from imagebuilder.layers.wheel import merge
 from imagebuilder.layers.wheelfile import Member, content, opened, read_wheel
 from imagebuilder.plan import BytecodeLayer
-from imagebuilder.process import CommandError
 from imagebuilder.progress import Advance
 from imagebuilder.store import DamagedDownloadError, LayerRecord, Store, check_bytes, explained
-from imagebuilder.toolbox import HOST, Desk, Toolbox
 
 # The head of a record, as compile.py has it: batch, length of the path, length of the content.
 _HEAD = struct.Struct("<IIQ")
@@ -46,13 +41,8 @@ _RECORDS = "application/vnd.imagebuilder.bytecode"
 _BATCH_BYTES = 128 << 10
 # What one run of the image's Python gets: a second or two, after which a build that was interrupted ends.
 _SLICE_BYTES = 8 << 20
-_SLICE_SECONDS = 1800
 # No module that a person wrote is as large, and it is compiled in memory.
 _LARGEST = 16 << 20
-_SHARED = re.compile(
-    r"(usr/)?lib/[^/]*-linux-gnu[^/]*/(ld-[^/]+|lib(c|dl|expat|m|pthread|util|z)[-.][^/]*)"
-    r"|usr/bin/python3[^/]*|usr/lib/python3\.[^/]*/.*"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,16 +64,16 @@ def build_bytecode_layer(
     downloads: Mapping[str, Path],
     store: Store,
     advance: Advance,
-    tools: Toolbox = HOST,
+    pythons: Interpreters,
 ) -> LayerRecord:
     """Compile the modules of wheels.
 
     Args:
         layer: whose, and with which Python.
         downloads: file of every wheel and package, by hex sha256.
-        store: where the blob and all temporary files go, and where the layers of a base are.
+        store: where the blob and all temporary files go.
         advance: told the bytes of the layer's tar; before, told of none now and then, so that it can raise.
-        tools: where dpkg and the image's Python run.
+        pythons: of this build.
 
     Raises:
         BuildError: a wheel cannot be read safely, or the image's Python does not run.
@@ -99,11 +89,10 @@ def build_bytecode_layer(
             missing = {key: modules for key, modules in wheels.items() if found[key] is None}
             made = dict(record for file in found.values() if file for record in _records(file, layer.python))
             if missing:
-                with tools.open(folder, network=False) as desk:
-                    _hand_in(layer, downloads, store, desk, folder)
-                    for number, batches in enumerate(_slices(chain.from_iterable(missing.values()))):
-                        advance(0)
-                        made |= _compile(layer, batches, desk, folder / f"{number:04}")
+                python = pythons.of(layer, downloads)
+                for number, batches in enumerate(_slices(chain.from_iterable(missing.values()))):
+                    advance(0)
+                    made |= _compile(layer, batches, python, folder / f"{number:04}")
             for key, modules in missing.items():
                 _keep_for_later(key, modules, made, layer.python, store)
         except BuildError:
@@ -209,61 +198,22 @@ def _slices(modules: Iterable[_Module]) -> Iterator[list[list[_Module]]]:
     yield batches
 
 
-def _hand_in(
-    layer: BytecodeLayer, downloads: Mapping[str, Path], store: Store, desk: Desk, folder: Path
-) -> None:
-    """Unpack the image's Python at the desk."""
-    names = ["packages", "hooks"]
-    for name in names:
-        (folder / name).mkdir()
-    for hook in resources.files("imagebuilder.layers").joinpath("bytecode_hooks").iterdir():
-        if hook.is_file():
-            (folder / "hooks" / hook.name).write_bytes(hook.read_bytes())
-    for deb in layer.packages:
-        check_bytes(downloads[deb.sha256], deb.sha256, Path(deb.path).name)
-        with explained(folder):
-            shutil.copyfile(downloads[deb.sha256], folder / "packages" / f"{deb.name}.deb")
-    if layer.below:
-        names.append("base.tar")
-        _write_base(layer, store, folder / "base.tar")
-    desk.send(*names)
-    _run(layer, desk, "hooks/unpack.sh")
-
-
-def _write_base(layer: BytecodeLayer, store: Store, place: Path) -> None:
-    """Write what a base has of Python, and what Python runs on, as a tar."""
-    blobs = [(store.download(item.sha256), item.diff_id) for item in layer.below]
-    found = tree.read(blobs, lambda _path: False, layer.title)
-    _keep(found.root, "")
-    with explained(place), place.open("xb") as out:
-        for _ in tree.write(found, [path for path, _ in blobs], out, layer.title):
-            pass
-
-
-def _keep(folder: tree.Node, path: str) -> None:
-    for name, node in list(folder.children.items()):
-        inside = f"{path}/{name}" if path else name
-        _keep(node, inside)
-        if not node.children and not _SHARED.fullmatch(inside):
-            del folder.children[name]
-
-
 def _compile(
-    layer: BytecodeLayer, batches: Sequence[Sequence[_Module]], desk: Desk, place: Path
+    layer: BytecodeLayer, batches: Sequence[Sequence[_Module]], python: Interpreter, place: Path
 ) -> dict[str, _Made]:
-    """Compile some batches; returns where each module's bytecode is, by its path in the image."""
-    sources, made = place.with_suffix(".sources"), place.with_suffix(".bytecode")
+    """Compile some batches into a file; returns where each module's bytecode is, by its path in the image."""
+    # Other layers' files are in that folder too.
+    name = f"{layer.key}-{place.name}"
+    sources, made = python.folder / f"{name}.sources", python.folder / f"{name}.bytecode"
     with explained(sources), sources.open("xb") as out:
         for number, batch in enumerate(batches):
             for module in batch:
                 path, data = module.placed.path.encode(), module.source()
                 out.write(_HEAD.pack(number, len(path), len(data)) + path + data)
-    desk.send(sources.name)
-    arguments = ("hooks/compile.py", sources.name, made.name, layer.python)
-    _run(layer, desk, "hooks/python.sh", f"python{layer.python}", *arguments)
-    desk.bring(made.name)
+    python.run("compile.py", sources.name, made.name)
     sources.unlink()
-    return dict(_records(made, layer.python))
+    made.rename(place)
+    return dict(_records(place, layer.python))
 
 
 def _records(file: Path, python: str) -> Iterator[tuple[str, _Made]]:
@@ -273,17 +223,6 @@ def _records(file: Path, python: str) -> Iterator[tuple[str, _Made]]:
             path = records.read(path_length).decode()
             yield bytecode_path(path, python), _Made(file=file, start=records.tell(), size=size)
             records.seek(size, 1)
-
-
-def _run(layer: BytecodeLayer, desk: Desk, *words: str) -> None:
-    try:
-        desk.run(["sh", *words], timeout=_SLICE_SECONDS, cwd=desk.folder)
-    except CommandError as error:
-        raise BuildError(
-            f"compiling modules with the image's own Python failed:\n{error}",
-            where=layer.title,
-            hint="the packages of that Python have to run here: `imagebuilder doctor` looks into it",
-        ) from error
 
 
 def _tar(made: Mapping[str, _Made]) -> Iterator[bytes]:

@@ -211,8 +211,9 @@ class BytecodeLayer:
 
     @property
     def title(self) -> str:
-        many = "1 wheel" if len(self.wheels) == 1 else f"{len(self.wheels)} wheels"
-        return f"{self.component}: bytecode of {many}"
+        if len(self.wheels) == 1:
+            return f"{self.wheels[0].name} {self.wheels[0].version}: bytecode"
+        return f"{self.component}: bytecode of {len(self.wheels)} wheels"
 
     @cached_property
     def key(self) -> str:

@@ -219,12 +219,7 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
 
     With more layers than an image may have, the smallest of the large join their component's group.
     """
-    system = len(lock.image.layers) if lock.image else len(groups.of(lock.debs))
-    below = len(lock.builds) + system
-    # Each component may have a layer of small wheels, and one of bytecode.
-    room = MAX_LAYERS - 2 - below - 2 * len({wheel.component for wheel in lock.wheels})
-    ranked = sorted(lock.wheels, key=lambda wheel: (-wheel.size, wheel.name))
-    alone = [wheel for wheel in ranked if wheel.size >= OWN_LAYER_BYTES][: max(room, 0)]
+    alone = _alone(lock)
     for wheel in alone:
         yield WheelLayer(component=wheel.component, wheels=(wheel,), python=lock.python)
     rest = sorted(set(lock.wheels) - set(alone), key=lambda wheel: (wheel.component, wheel.name))
@@ -233,22 +228,50 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
         yield WheelLayer(component=component, wheels=group, python=lock.python)
 
 
-def _bytecode_layers(lock: Lock) -> Iterable[BytecodeLayer]:
-    """Lay out the bytecode of each component's wheels, in the order in which these are unpacked.
+def _alone(lock: Lock) -> tuple[Wheel, ...]:
+    """Choose the wheels that have a layer of their own, the largest first."""
+    system = len(lock.image.layers) if lock.image else len(groups.of(lock.debs))
+    below = len(lock.builds) + system
+    # Each component may have a layer of small wheels, and one of bytecode.
+    room = MAX_LAYERS - 2 - below - 2 * len({wheel.component for wheel in lock.wheels})
+    alone: list[Wheel] = []
+    for wheel in sorted(lock.wheels, key=lambda wheel: (-wheel.size, wheel.name)):
+        room -= 2 if _has_modules(wheel) else 1
+        if wheel.size < OWN_LAYER_BYTES or room < 0:
+            break
+        alone.append(wheel)
+    return tuple(alone)
 
-    A layer a component, not a wheel: most wheels of a component are libraries with next to no modules.
+
+def _has_modules(wheel: Wheel) -> bool:
+    """Guess from its file name whether a wheel is more than libraries, of which no plan reads a byte.
+
+    A wheel for one platform and any Python (`py3-none-manylinux_2_28_x86_64`) brings programs and libraries
+    of C, as NVIDIA's do; what is for one Python, or for any platform, brings modules. A wrong guess costs an
+    empty layer, or a shared one: modules are compiled in any case.
+    """
+    _, abi, platform = wheel.file.removesuffix(".whl").rsplit("-", 3)[-3:]
+    return abi != "none" or platform == "any"
+
+
+def _bytecode_layers(lock: Lock) -> Iterable[BytecodeLayer]:
+    """Lay out the bytecode of wheels, in the order in which these are unpacked.
+
+    Large wheels with modules have a layer each, as their files have; all others share one for each component.
     """
     interpreter = tuple(f"{before}python{lock.python}{after}" for before, after in _PYTHON_PARTS)
     packages = tuple(deb for deb in lock.debs if deb.name in interpreter or deb.name in _PYTHON_RUNS_ON)
-    wheels: dict[str, list[Wheel]] = {}
-    for layer in _wheel_layers(lock):
-        wheels.setdefault(layer.component, []).extend(layer.wheels)
     if not lock.image and not any(deb.name in interpreter for deb in packages):
         return  # a Python that Debian does not name this way: modules are compiled when they are imported
-    for component in sorted(wheels):
+    own = tuple(wheel for wheel in _alone(lock) if _has_modules(wheel))
+    shared: dict[str, tuple[Wheel, ...]] = {}
+    for layer in _wheel_layers(lock):
+        if rest := tuple(wheel for wheel in layer.wheels if wheel not in own):
+            shared[layer.component] = (*shared.get(layer.component, ()), *rest)
+    for wheels in (*((wheel,) for wheel in own), *(shared[component] for component in sorted(shared))):
         yield BytecodeLayer(
-            component=component,
-            wheels=tuple(wheels[component]),
+            component=wheels[0].component,
+            wheels=wheels,
             python=lock.python,
             packages=packages,
             below=lock.image.layers if lock.image else (),

@@ -128,7 +128,7 @@ def test_all_is_well(world: World) -> None:
     result = world.verify(own=world.source)
     assert result.passed
     assert statuses(result) == dict.fromkeys((*NAMES, "own recipe"), "passed")
-    assert "12 of them are what this host's store made itself" in detail(result, "layers")
+    assert "13 of them are what this host's store made itself" in detail(result, "layers")
     assert result.waivers == ()
 
 
@@ -472,7 +472,7 @@ def test_inspection_of_the_store(own: World) -> None:
     found = inspection.from_store("cpu-mpi", own.image, own.store)
     assert (found.place, found.digest, found.verdict) == ("store", own.image.manifest, "passed")
     assert found.pins["openmpi"] == "5.0.7"
-    above = ["python", "python", "python", "settings"]
+    above = ["python", "python", "python", "python", "settings"]
     assert [layer.component for layer in found.layers] == [*["debian"] * 8, *above]
     own.store.report(own.image.manifest).write_text("{}")
     assert inspection.from_store("x", own.image, own.store).report.startswith("is not a smoke report")

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
@@ -27,12 +28,13 @@ from imagebuilder import plan as plans
 from imagebuilder import process
 from imagebuilder.bases import tree
 from imagebuilder.errors import BuildError
-from imagebuilder.layers import bytecode
+from imagebuilder.layers import bytecode, interpreter
 from imagebuilder.layers.bytecode import build_bytecode_layer, bytecode_path
+from imagebuilder.layers.interpreter import Interpreters
 from imagebuilder.layers.placement import Environment
 from imagebuilder.lock import Deb
 from imagebuilder.plan import VENV, BytecodeLayer
-from imagebuilder.progress import no_advance
+from imagebuilder.progress import Advance, no_advance
 from imagebuilder.store import DamagedDownloadError, LayerRecord, Store
 from imagebuilder.toolbox import Desk, Toolbox
 from tests.support.wheels import Files, Unpacked, locked, make_wheel, splice, unpack
@@ -114,7 +116,18 @@ def layer_of(*wheels: Path, python: str = PYTHON) -> BytecodeLayer:
 def make(store: Store, *wheels: Path, tools: Toolbox | None = None) -> LayerRecord:
     layer = layer_of(*wheels)
     places = {wheel.sha256: path for wheel, path in zip(layer.wheels, wheels, strict=True)}
-    return build_bytecode_layer(layer, places, store, no_advance, tools or Tools())
+    return built(layer, places, store, tools=tools)
+
+
+def built(
+    layer: BytecodeLayer,
+    downloads: Mapping[str, Path],
+    store: Store,
+    advance: Advance = no_advance,
+    tools: Toolbox | None = None,
+) -> LayerRecord:
+    with Interpreters(store, tools or Tools()) as pythons:
+        return build_bytecode_layer(layer, downloads, store, advance, pythons)
 
 
 def made(store: Store, folder: Path, files: Files) -> dict[str, Unpacked]:
@@ -323,8 +336,35 @@ def test_a_damaged_wheel_is_named_so_that_it_is_fetched_again(tmp_path: Path, st
     data[2000] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedDownloadError) as caught:
-        build_bytecode_layer(layer, {layer.wheels[0].sha256: path}, store, no_advance, Tools())
+        built(layer, {layer.wheels[0].sha256: path}, store)
     assert caught.value.sha256 == layer.wheels[0].sha256
+
+
+def test_layers_of_a_build_share_one_python_and_nothing_stays(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[Path] = []
+    original = interpreter._unpack
+
+    def unpack_once(*given: object) -> None:
+        unpacked.append(cast("Path", given[-1]))
+        original(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(interpreter, "_unpack", unpack_once)
+    wheels = [make_wheel(tmp_path, MODULES, name=name) for name in ("one", "two")]
+    alone = [make(Store(tmp_path / wheel.stem), wheel) for wheel in wheels]
+    unpacked.clear()
+    with Interpreters(store, Tools()) as pythons, ThreadPoolExecutor() as threads:
+        layers = [layer_of(wheel) for wheel in wheels]
+        jobs = [
+            threads.submit(
+                build_bytecode_layer, layer, {layer.wheels[0].sha256: wheel}, store, no_advance, pythons
+            )
+            for layer, wheel in zip(layers, wheels, strict=True)
+        ]
+        assert [job.result() for job in jobs] == alone
+    assert len(unpacked) == 1
+    assert not list((store.root / "work").iterdir())
 
 
 def test_a_package_that_rotted_is_named(tmp_path: Path, store: Store) -> None:
@@ -337,7 +377,7 @@ def test_a_package_that_rotted_is_named(tmp_path: Path, store: Store) -> None:
     layer = dataclasses.replace(layer_of(wheel), packages=(deb,))
     downloads = {layer.wheels[0].sha256: wheel, digest: tmp_path / "python.deb"}
     with pytest.raises(DamagedDownloadError):
-        build_bytecode_layer(layer, downloads, store, no_advance, Tools())
+        built(layer, downloads, store)
 
 
 def test_another_python_is_refused(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +404,7 @@ def test_a_build_that_ends_ends_here_too(tmp_path: Path, store: Store) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_bytecode_layer(layer, {layer.wheels[0].sha256: wheel}, store, ended, Tools())
+        built(layer, {layer.wheels[0].sha256: wheel}, store, ended)
     assert not list((store.root / "work").iterdir())
 
 
@@ -395,9 +435,37 @@ def test_each_component_has_its_bytecode_above_all_wheels() -> None:
     ]
     assert [layer.title for layer in found] == [
         "python: bytecode of 2 wheels",
-        "torch: bytecode of 1 wheel",
+        "t 1.0: bytecode",
     ]
     assert {deb.name for deb in found[0].packages} == {*PYTHON_DEBS, "libc6"}
+
+
+def test_a_large_wheel_has_its_bytecode_alone_unless_it_brings_libraries_only() -> None:
+    """One more small wheel does not touch the bytecode of a large one; and libraries have no empty layers."""
+    large = plans.OWN_LAYER_BYTES
+    library = samples.wheel("cublas", size=large + 1, component="torch")
+    library = library.model_copy(update={"file": "cublas-1.0-py3-none-manylinux_2_28_x86_64.whl"})
+    torch = samples.wheel("torch", size=large, component="torch")
+    torch = torch.model_copy(update={"file": "torch-1.0-1-cp313-cp313-manylinux_2_28_x86_64.whl"})
+    wheels = (
+        library,
+        samples.wheel("jax", size=large),
+        samples.wheel("less", size=large - 1),
+        samples.wheel("small", component="torch"),
+        torch,
+    )
+    found = [[wheel.name for wheel in layer.wheels] for layer in planned(wheels=wheels)]
+    assert found == [["jax"], ["torch"], ["less"], ["cublas", "small"]]
+
+
+def test_bytecode_counts_where_layers_are_limited() -> None:
+    wheels = tuple(samples.wheel(f"w{number}", size=plans.OWN_LAYER_BYTES + number) for number in range(99))
+    lock = samples.lock(debs=tuple(map(samples.deb, PYTHON_DEBS)), wheels=wheels)
+    layers = plans.plan(samples.recipe(), lock, ()).layers
+    assert plans.MAX_LAYERS - 2 <= len(layers) <= plans.MAX_LAYERS
+    found = [layer for layer in layers if isinstance(layer, BytecodeLayer)]
+    assert sorted(wheel.name for layer in found for wheel in layer.wheels) == sorted(w.name for w in wheels)
+    assert found[0].wheels[0].name == "w98"
 
 
 def test_only_wheels_and_the_compiler_decide_on_the_key() -> None:
@@ -446,7 +514,7 @@ def test_of_a_base_only_python_and_what_it_runs_on_is_read() -> None:
         folder = found.root
         for name in path.split("/"):
             folder = folder.children.setdefault(name, tree.Node(inode=found.root.inode))
-    bytecode._keep(found.root, "")
+    interpreter._keep(found.root, "")
     leaves = [path for path, node in found.walk() if not node.children]
     assert sorted(leaves) == sorted(wanted)
 
