@@ -82,6 +82,7 @@ def _run(
     place = recipe.relative_to(ROOT) if recipe.is_relative_to(ROOT) else recipe.name
     return Run(
         recipe=recipe.stem,
+        compared=tuple(arguments.sides),
         command=f"python -m bench.sidebyside {shlex.quote(str(place))} {' '.join(options)}",
         machine=machine.described(),
         facts=dict(facts),
@@ -219,7 +220,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=Path, metavar="STORE", help="a store that has the bases already")
     parser.add_argument("--work-folder", type=Path, metavar="DIR", help="on the disk that is measured")
-    parser.add_argument("--samples", type=Path, metavar="FILE", help="JSON; keeps those of other recipes")
+    parser.add_argument("--samples", type=Path, metavar="FILE", help="JSON; keeps those of others")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the tables, as Markdown")
     return parser.parse_args()
 

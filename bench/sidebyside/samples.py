@@ -45,12 +45,14 @@ class Run:
         command: how it was asked for.
         machine: what it ran on.
         facts: bytes that are known without measuring: `changed: WORK`, of the wheels that a change brings;
-            `distinct`, of all different components of the six recipes.
+            `distinct`, of all different components of the six recipes; `largest`, of one of them.
+        compared: the sides, in their order.
         samples: what came out.
 
     """
 
     recipe: str
+    compared: tuple[str, ...]
     command: str
     machine: Mapping[str, str]
     facts: Mapping[str, int]
@@ -82,15 +84,24 @@ def read(path: Path) -> tuple[Run, ...]:
     if not path.exists():
         return ()
     return tuple(
-        Run(**{**each, "samples": tuple(Sample(**sample) for sample in each["samples"])})
+        Run(
+            **{
+                **each,
+                "compared": tuple(each["compared"]),
+                "samples": tuple(Sample(**sample) for sample in each["samples"]),
+            }
+        )
         for each in json.loads(path.read_text(encoding="utf-8"))
     )
 
 
 def keep(run: Run, path: Path) -> tuple[Run, ...]:
-    """Write a run into the file, in the place of an older one of the same recipe; returns all runs."""
-    others = [each for each in read(path) if each.recipe != run.recipe]
-    runs = tuple(sorted([*others, run], key=lambda each: each.recipe))
+    """Write a run into the file; returns all runs.
+
+    It takes the place of an older one of the same recipe and the same sides.
+    """
+    others = [each for each in read(path) if (each.recipe, each.compared) != (run.recipe, run.compared)]
+    runs = tuple(sorted([*others, run], key=lambda each: (each.recipe, -len(each.compared), each.compared)))
     write(runs, path)
     return runs
 

@@ -47,7 +47,8 @@ def page(runs: Sequence[Run]) -> str:
 
 
 def _sections(run: Run) -> Iterable[str]:
-    yield f"## {run.recipe}\n"
+    alone = f", {run.compared[0]} alone" if len(run.compared) == 1 else ""
+    yield f"## {run.recipe}{alone}\n"
     yield f"`{run.command}`, on {', '.join(f'{name} {value}' for name, value in run.machine.items())}.\n"
     for work, what in WORKS.items():
         if sides := run.sides(work):

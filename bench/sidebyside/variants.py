@@ -193,6 +193,9 @@ def known_bytes(variants: Mapping[str, Variant], matrix: Iterable[Variant]) -> d
         wheels = {wheel.sha256: wheel.size for variant in six for wheel in variant.lock.wheels}
         bases = {variant.base.reference: variant.base.size for variant in six}
         facts["distinct"] = sum(wheels.values()) + sum(bases.values())
+        facts["largest"] = max(
+            sum(wheel.size for wheel in variant.lock.wheels) + variant.base.size for variant in six
+        )
     return facts
 
 

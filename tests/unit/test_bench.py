@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -23,7 +24,14 @@ def sample(work: str, side: str, number: int = 1, **values: float) -> Sample:
 
 
 def run(*found: Sample, **facts: int) -> Run:
-    return Run(recipe="small", command="python -m bench", machine={"cores": "2"}, facts=facts, samples=found)
+    return Run(
+        recipe="small",
+        compared=("plain", "imagebuilder"),
+        command="python -m bench",
+        machine={"cores": "2"},
+        facts=facts,
+        samples=found,
+    )
 
 
 def test_a_median_is_taken_of_each_value() -> None:
@@ -42,10 +50,12 @@ def test_samples_come_back_from_their_file(tmp_path: Path) -> None:
     first = run(sample("cold", "plain", build=1.0), distinct=7)
     samples.keep(first, tmp_path / "samples.json")
     again = run(sample("cold", "plain", build=2.0))
-    other = Run(recipe="a", command="", machine={}, facts={}, samples=())
+    other = dataclasses.replace(first, recipe="a")
+    alone = dataclasses.replace(first, compared=("imagebuilder",))
     samples.keep(other, tmp_path / "samples.json")
-    assert samples.keep(again, tmp_path / "samples.json") == (other, again)
-    assert samples.read(tmp_path / "samples.json") == (other, again)
+    samples.keep(alone, tmp_path / "samples.json")
+    assert samples.keep(again, tmp_path / "samples.json") == (other, again, alone)
+    assert samples.read(tmp_path / "samples.json") == (other, again, alone)
 
 
 def test_a_table_has_each_value_and_its_ratio_to_the_plain_side() -> None:
