@@ -52,7 +52,8 @@ BENCH_ROUNDS ?= 3
 BENCH = $(BIN)/python -m bench.sidebyside --samples bench/samples.json --out bench/results.md
 bench: $(BIN)/.ready host
 	$(BENCH) bench/recipes/cuda-jax.yaml --rounds $(BENCH_ROUNDS)
-	$(BENCH) recipes/cuda12-torch.yaml --rounds 1 --work cold,nothing-changed,other-nccl,warm,warm-first,limits,consumer
+	$(BENCH) recipes/cuda12-torch.yaml --rounds 1 --sides plain,imagebuilder --work cold,nothing-changed,other-nccl,limits
+	$(BENCH) recipes/cuda12-torch.yaml --rounds $(BENCH_ROUNDS) --sides imagebuilder
 
 # The integration tests again and again, until one fails: what is flaky or leaks shows. Before them what takes
 # long, once: pushes through a proxy that cuts, delays, truncates and refuses at random (their table is
