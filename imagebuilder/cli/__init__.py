@@ -5,6 +5,11 @@ What a verb needs is imported inside it, so that `--help` and `check` start in a
 
 from __future__ import annotations
 
+# First: what it sets holds while the rest is loaded.
+from imagebuilder.cli import collector  # noqa: F401
+
+# isort: split
+
 import os
 import sys
 from typing import NoReturn
