@@ -21,7 +21,6 @@ from imagebuilder.errors import InputError
 from imagebuilder.lock import KnownLayer, Lock
 from imagebuilder.lockfile import LockFile
 from imagebuilder.plan import Plan, WheelLayer
-from imagebuilder.recipe import Recipe
 from imagebuilder.store import Store, explained
 
 log = logging.getLogger(__name__)
@@ -29,22 +28,21 @@ log = logging.getLogger(__name__)
 _PIECE = 1 << 20
 
 
-def learn(recipe: Recipe, file: LockFile, store: Store, before: LockFile | None = None) -> LockFile:
+def learn(file: LockFile, store: Store, before: LockFile | None = None) -> LockFile:
     """Add to locks what the store, or else an older state of the locks, knows of their layers.
 
     Args:
-        recipe: what the locks are of.
         file: the locks; what they know of layers that are theirs no longer is left out.
         store: what it made was proven, so it is believed first.
         before: the locks that these replace.
 
     """
     old = {layer.key: layer for source in (before, file) if source for layer in _all_known(source)}
-    return replace(file, sections=tuple(_learn(recipe, lock, store, old) for lock in file.sections))
+    return replace(file, sections=tuple(_learn(lock, store, old) for lock in file.sections))
 
 
-def remember(recipe: Recipe, path: Path, store: Store) -> int:
-    """Write into the lock of a recipe what the store knows of its layers.
+def remember(path: Path, store: Store) -> int:
+    """Write into the lock of the recipe at a path what the store knows of its layers.
 
     Returns:
         How many layers the lock knows now and did not before; 0 also where it cannot be written, for
@@ -53,7 +51,7 @@ def remember(recipe: Recipe, path: Path, store: Store) -> int:
     """
     place = locks.path_for(path)
     file = lockfile.read(place)
-    made = learn(recipe, file, store)
+    made = learn(file, store)
     added = {layer.key for layer in _all_known(made)} - {layer.key for layer in _all_known(file)}
     if made == file:
         return 0
@@ -103,10 +101,9 @@ def _is_as_recorded(layer: WheelLayer, store: Store) -> bool:
     return (record.digest, record.diff_id) == (f"sha256:{digest}", f"sha256:{unpacked.hexdigest()}")
 
 
-def _learn(recipe: Recipe, lock: Lock, store: Store, old: Mapping[str, KnownLayer]) -> Lock:
-    # The image's own files are in no layer of wheels.
-    layers = (layer for layer in plans.plan(recipe, lock, ()).layers if isinstance(layer, WheelLayer))
-    found = (_of_store(layer.key, store) or old.get(layer.key) for layer in layers)
+def _learn(lock: Lock, store: Store, old: Mapping[str, KnownLayer]) -> Lock:
+    keys = (layer.key for layer in plans.wheel_layers(lock))
+    found = (_of_store(key, store) or old.get(key) for key in keys)
     return lock.knowing(tuple(layer for layer in found if layer is not None))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -284,13 +285,19 @@ class Lock(_Strict):
         )
         return (*self.debs, *kept)
 
-    @property
+    @cached_property
     def checksum(self) -> str:
         """Hash of the lock's content: hex sha256; its first 12 digits make the tag.
 
         What layers are known to give is left out, for it follows from the rest.
         """
         return hashlib.sha256(dumps(self.knowing(())).encode()).hexdigest()
+
+    def __copy__(self) -> Lock:
+        """Copy without the checksum: copies are made to say something else."""
+        copied = super().__copy__()
+        copied.__dict__.pop("checksum", None)
+        return copied
 
     def knowing(self, layers: tuple[KnownLayer, ...]) -> Lock:
         """Give the same lock with these layers known, and no others."""

@@ -99,7 +99,7 @@ def build(
     from imagebuilder.attest import source as sources
     from imagebuilder.plan import KeysLayer
     from imagebuilder.site import detect
-    from imagebuilder.workflow import join_images, read_plans, read_recipe, update_lock
+    from imagebuilder.workflow import join_images, read_plans, update_lock
 
     check_progress(progress)
     means = engines.docker_means(engine, builder, base, pure=pure, verify=verify_reproducible)
@@ -127,7 +127,7 @@ def build(
     made, verdicts = _make(targets, way)
     for built in made:
         sources.remember(where, built.image.manifest, source)
-    known.remember(read_recipe(recipe_file)[0], recipe_file, where)
+    known.remember(recipe_file, where)
     index = join_images(recipe_file, where)
     whole = index if index is not None and not platform else made[0].image
     if output is not None:

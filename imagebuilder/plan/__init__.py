@@ -30,7 +30,17 @@ from imagebuilder.plan.layer import (
     User,
     WheelLayer,
 )
-from imagebuilder.plan.layout import MAX_LAYERS, OWN_LAYER_BYTES, STATE, Plan, as_made, by_docker, parts, plan
+from imagebuilder.plan.layout import (
+    MAX_LAYERS,
+    OWN_LAYER_BYTES,
+    STATE,
+    Plan,
+    as_made,
+    by_docker,
+    parts,
+    plan,
+    wheel_layers,
+)
 
 __all__ = [
     "BAKED_KEYS",
@@ -65,4 +75,5 @@ __all__ = [
     "parts",
     "plan",
     "version",
+    "wheel_layers",
 ]

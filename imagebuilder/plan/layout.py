@@ -153,6 +153,11 @@ def parts(system: OsLayer) -> tuple[OsPart, ...]:
     )
 
 
+def wheel_layers(lock: Lock) -> tuple[WheelLayer, ...]:
+    """Lay out the wheels of an image alone: what of its layers follows from its lock and nothing else."""
+    return tuple(_wheel_layers(lock))
+
+
 def _imported(lock: Lock) -> Iterable[ImportedLayer]:
     if lock.image:
         for number, layer in enumerate(lock.image.layers, start=1):

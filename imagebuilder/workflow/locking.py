@@ -40,7 +40,7 @@ def update_lock(
     with located(path, recipe.name):
         bases = _bases(recipe, inputs, site, store, previous=previous, upgrade=upgrade)
         surroundings = detect(site, distribution=_distribution(recipe, bases), tools=tools)
-        made = learn(recipe, make_locks(recipe, surroundings, previous, upgrade, bases), store, previous)
+        made = learn(make_locks(recipe, surroundings, previous, upgrade, bases), store, previous)
     if made != previous:
         lockfile.write(made, lock_path)
     return previous, made
@@ -78,7 +78,7 @@ def update_pins(
     moved = {name: (recipe.pins[name], new) for name, new in pins.items() if recipe.pins[name] != new}
     text = recipes.with_pins(path, moved)
     updated = recipe.model_copy(update={"pins": pins})
-    made = learn(updated, make_locks(updated, surroundings, file, (), bases), store, file)
+    made = learn(make_locks(updated, surroundings, file, (), bases), store, file)
     before = diff.of_plans(str(path), [(lock, plan_of(recipe, lock)) for lock in file.sections], store)
     after = diff.of_plans(
         f"{path} (updated)", [(lock, plan_of(updated, lock)) for lock in made.sections], store

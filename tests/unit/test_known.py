@@ -109,7 +109,7 @@ class TestTheLock:
     def test_it_means_the_same_whatever_is_known(self, store: Store) -> None:
         plain = LockFile(sections=(samples.lock(),))
         made(plain.sections[0], store)
-        learnt = known.learn(RECIPE, plain, store)
+        learnt = known.learn(plain, store)
         assert learnt.sections[0].layers
         assert learnt.sections[0].format == locks.FORMAT
         assert learnt.checksum == plain.checksum
@@ -120,7 +120,7 @@ class TestTheLock:
 
     def test_a_layer_is_a_line(self, store: Store) -> None:
         made(samples.lock(), store)
-        text = lockfile.dumps(known.learn(RECIPE, LockFile(sections=(samples.lock(),)), store))
+        text = lockfile.dumps(known.learn(LockFile(sections=(samples.lock(),)), store))
         assert len([line for line in text.splitlines() if '"diff_id"' in line]) == len(
             wheel_layers(samples.lock())
         )
@@ -129,7 +129,7 @@ class TestTheLock:
         other = samples.lock(architecture="arm64", wheels=(samples.wheel("numpy", "2.0"),))
         plain = LockFile(sections=(samples.lock(), other))
         made(other, store)
-        learnt = known.learn(RECIPE, plain, store)
+        learnt = known.learn(plain, store)
         assert [len(lock.layers) for lock in learnt.sections] == [0, 1]
         assert learnt.checksum == plain.checksum
         assert lockfile.loads(lockfile.dumps(learnt), "x.lock") == learnt
@@ -139,11 +139,11 @@ class TestTheLock:
     ) -> None:
         old = LockFile(sections=(samples.lock(),))
         made(old.sections[0], store)
-        old = known.learn(RECIPE, old, store)
+        old = known.learn(old, store)
         moved = samples.lock(
             wheels=(samples.wheel("numpy", "3.0"), samples.wheel("torch", "2.10.0", component="torch"))
         )
-        learnt = known.learn(RECIPE, LockFile(sections=(moved,)), Store(tmp_path / "empty"), old)
+        learnt = known.learn(LockFile(sections=(moved,)), Store(tmp_path / "empty"), old)
         kept = {layer.key for layer in wheel_layers(moved)} & {
             layer.key for layer in wheel_layers(samples.lock())
         }
@@ -154,9 +154,9 @@ class TestTheLock:
         path = tmp_path / "x.yaml"
         locks.write(samples.lock(), locks.path_for(path))
         count = len(made(samples.lock(), store))
-        assert known.remember(RECIPE, path, store) == count
+        assert known.remember(path, store) == count
         before = locks.path_for(path).stat()
-        assert known.remember(RECIPE, path, store) == 0
+        assert known.remember(path, store) == 0
         assert locks.path_for(path).stat().st_mtime_ns == before.st_mtime_ns
         assert len(locks.read(locks.path_for(path)).layers) == count
 

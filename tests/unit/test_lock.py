@@ -15,6 +15,14 @@ def test_a_lock_survives_being_written_and_read(tmp_path: Path) -> None:
     assert locks.read(path).checksum == samples.lock().checksum
 
 
+def test_a_copy_that_says_something_else_has_a_checksum_of_its_own() -> None:
+    lock = samples.lock()
+    before = lock.checksum
+    other = lock.model_copy(update={"pins": {**lock.pins, "cuda": "12.9.0"}})
+    assert other.checksum != before
+    assert other.model_copy(update={"pins": lock.pins}).checksum == lock.checksum == before
+
+
 def test_a_package_is_one_line_and_the_file_ends_with_a_newline() -> None:
     text = locks.dumps(samples.lock())
     assert len([line for line in text.splitlines() if '"file": "torch-2.10.0' in line]) == 1
