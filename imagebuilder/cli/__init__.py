@@ -10,8 +10,10 @@ from imagebuilder.cli import collector  # noqa: F401
 
 # isort: split
 
+import copy
 import os
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
@@ -25,7 +27,7 @@ from imagebuilder.cli import recipes, changes, fetch, build, smoke, reports  # n
 from imagebuilder.cli import push, join, published, host, cache  # noqa: F401
 # isort: on
 
-__all__ = ["app", "main"]
+__all__ = ["app", "application", "main"]
 
 
 def main() -> NoReturn:
@@ -34,7 +36,7 @@ def main() -> NoReturn:
     # Plugins of other people's packages have no say in our models, and looking for them takes its time.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        code = app(standalone_mode=False) or 0
+        code = application(sys.argv[1:2])(standalone_mode=False) or 0
     except ImagebuilderError as error:
         complain(error)
         sys.exit(error.exit_code)
@@ -55,3 +57,22 @@ def main() -> NoReturn:
     if code == INTERRUPTED:
         err("interrupted: nothing half-written was left")
     sys.exit(code)
+
+
+def application(verb: Sequence[str]) -> typer.Typer:
+    """Give the application with no verb but the one that the command line begins with.
+
+    Typer looks at all options of all verbs before it runs one. Where another word comes first, as for help,
+    or no verb of that name is known, it is the whole application.
+    """
+    named = [
+        command
+        for command in app.registered_commands
+        if command.callback is not None
+        and (command.name or command.callback.__name__.replace("_", "-")) in verb
+    ]
+    if not named:
+        return app
+    one = copy.copy(app)
+    one.registered_commands, one.registered_groups = named, []
+    return one
