@@ -6,7 +6,6 @@ import configparser
 import logging
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,7 +175,10 @@ def _uv_config(env: Mapping[str, str]) -> dict[str, Any]:
     candidates += [home / "uv/uv.toml", Path("/etc/uv/uv.toml")]
     for path in candidates:
         try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            import tomllib  # late: most hosts have no such file
+
+            data = tomllib.loads(text)
         except (OSError, ValueError):
             continue
         keys = {**data, **data.get("pip", {})}

@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagebuilder import diff, lockfile, platforms, textfile
 from imagebuilder import lock as locks
+from imagebuilder import lockfile, platforms, textfile
 from imagebuilder import recipe as recipes
-from imagebuilder.diff import Side
 from imagebuilder.known import learn
 from imagebuilder.located import located
 from imagebuilder.lock import Lock
@@ -21,6 +20,7 @@ from imagebuilder.workflow.plans_of import plan_of, read_locks, read_recipe
 
 if TYPE_CHECKING:
     from imagebuilder.bases.read import Base
+    from imagebuilder.diff import Side
 
 
 def update_lock(
@@ -66,6 +66,7 @@ def update_pins(
         InputError: the recipe is wrong, or writes a pin in a way that cannot be edited.
 
     """
+    from imagebuilder import diff
     from imagebuilder.resolve.locking import make_locks
     from imagebuilder.resolve.newest import newest_for_all
     from imagebuilder.site import detect

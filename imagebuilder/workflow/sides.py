@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from imagebuilder import diff, lockfile
+from imagebuilder import lockfile
 from imagebuilder import recipe as recipes
-from imagebuilder.diff import Side
 from imagebuilder.errors import InputError
 from imagebuilder.store import Store
 from imagebuilder.workflow.images import labels
 from imagebuilder.workflow.plans_of import read_plans
+
+if TYPE_CHECKING:
+    from imagebuilder.diff import Side
 
 
 def side(text: str, store: Store) -> Side:
@@ -21,6 +24,8 @@ def side(text: str, store: Store) -> Side:
         LockError: a recipe without a lock, or out of step with it.
 
     """
+    from imagebuilder import diff  # late: only a comparison needs it
+
     path = Path(text)
     if path.suffix in {".yaml", ".yml"}:
         return diff.of_plans(text, read_plans(path), store)

@@ -28,6 +28,8 @@ HEAVY = (
     "requests",
     "urllib3",
 )
+# What some of the verbs need that only read.
+COMPARING = "imagebuilder.diff"
 # Runs the command line as it is, and tells afterwards which of the modules there are.
 SCRIPT = """
 import json, sys
@@ -52,7 +54,7 @@ def recipe(tmp_path: Path) -> Path:
 
 def loaded(*words: str | Path) -> tuple[str, list[str]]:
     """Run a command that succeeds; what it said, and which heavy modules it loaded."""
-    argv = (sys.executable, "-c", SCRIPT, *words, " ".join(HEAVY))
+    argv = (sys.executable, "-c", SCRIPT, *words, " ".join((*HEAVY, COMPARING)))
     run = subprocess.run(argv, capture_output=True, check=True, text=True, timeout=60)
     *said, last = run.stdout.splitlines()
     found = json.loads(last)
@@ -71,7 +73,7 @@ def test_a_build_with_nothing_to_make_loads_nothing_that_makes(recipe: Path, tmp
 
 @pytest.mark.parametrize("verb", ["check", "plan"])
 def test_what_only_reads_loads_nothing_that_fetches(recipe: Path, verb: str) -> None:
-    assert loaded(verb, recipe)[1] == []
+    assert set(loaded(verb, recipe)[1]) <= {COMPARING}
 
 
 def test_what_needs_a_heavy_module_is_seen_to_load_it(recipe: Path) -> None:
