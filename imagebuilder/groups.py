@@ -101,8 +101,8 @@ def _order(deb: Deb) -> tuple[str, str]:
 def _purpose(source: str) -> str:
     """Name the purpose of a source package; empty where none is known."""
     for beginning, pattern, name in _patterns():
-        # Most are seen not to match by how they begin, and need not be compiled for that.
-        if source.startswith(beginning) and fnmatchcase(source, pattern):
+        # Most are seen to match, or not to, without being compiled for that.
+        if source.startswith(beginning) and (source == pattern or fnmatchcase(source, pattern)):
             return name
     return ""
 
