@@ -76,6 +76,14 @@ def test_what_only_reads_loads_nothing_that_fetches(recipe: Path, verb: str) -> 
     assert set(loaded(verb, recipe)[1]) <= {COMPARING}
 
 
+def test_python_seldom_looks_for_garbage_in_a_command() -> None:
+    script = "import gc, imagebuilder.cli; print(gc.get_threshold()[0])"
+    run = subprocess.run(
+        (sys.executable, "-c", script), capture_output=True, check=True, text=True, timeout=60
+    )
+    assert int(run.stdout) > 10_000
+
+
 def test_what_needs_a_heavy_module_is_seen_to_load_it(recipe: Path) -> None:
     assert "jinja2" in loaded("render", recipe)[1]
 
