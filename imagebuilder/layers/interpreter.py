@@ -11,13 +11,13 @@ import re
 import shutil
 import threading
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from imagebuilder.bases import tree
 from imagebuilder.errors import BuildError
+from imagebuilder.layers import hooks
 from imagebuilder.plan import BytecodeLayer
 from imagebuilder.process import CommandError
 from imagebuilder.store import Store, check_bytes, explained
@@ -125,9 +125,7 @@ def _unpack(
     names = ["packages", "hooks"]
     for name in names:
         (folder / name).mkdir()
-    for hook in resources.files("imagebuilder.layers").joinpath("bytecode_hooks").iterdir():
-        if hook.is_file():
-            (folder / "hooks" / hook.name).write_bytes(hook.read_bytes())
+    hooks.hand_in("bytecode_hooks", folder / "hooks")
     for deb in layer.packages:
         check_bytes(downloads[deb.sha256], deb.sha256, Path(deb.path).name)
         with explained(folder):

@@ -14,14 +14,13 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from imagebuilder import emulation, platforms, suites
 from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.layers import debs as order
-from imagebuilder.layers import upper
+from imagebuilder.layers import hooks, upper
 from imagebuilder.layers.archive import compress_tar, settle_headers
 from imagebuilder.layers.split import split
 from imagebuilder.plan import OsLayer, OsPart, UpperOsLayer
@@ -176,8 +175,7 @@ def run_in_root(layer: OsLayer, desk: Desk, last: Sequence[str], output: str = "
 def _copy_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
     for part in ("debs", "rounds", "hooks"):
         (folder / part).mkdir(parents=True)
-    for hook in resources.files("imagebuilder.layers").joinpath("system_hooks").iterdir():
-        (folder / "hooks" / hook.name).write_bytes(hook.read_bytes())
+    hooks.hand_in("system_hooks", folder / "hooks")
     for deb in layer.debs:
         check_bytes(debs[deb.sha256], deb.sha256, Path(deb.path).name)
         place = folder / "debs" / f"{deb.name}.deb"

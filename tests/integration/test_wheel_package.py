@@ -41,11 +41,13 @@ def test_nothing_but_the_package_is_in_the_wheel(wheel: Path) -> None:
     }
 
 
-def test_init_works_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_works(wheel: Path, tmp_path: Path) -> None:
     venv, target = tmp_path / "venv", tmp_path / "target"
     environment = detect().environment() | {"VIRTUAL_ENV": str(venv)}
     process.run([uv.find_uv_bin(), "venv", "--quiet", venv], timeout=60, env=environment)
-    process.run([uv.find_uv_bin(), "pip", "install", "--quiet", wheel], timeout=300, env=environment)
+    # As pip does, which has no choice between those that this process imports and those that it hands on.
+    install: list[str | Path] = [uv.find_uv_bin(), "pip", "install", "--quiet", "--compile-bytecode", wheel]
+    process.run(install, timeout=300, env=environment)
     program = venv / "bin" / "imagebuilder"
     # Far from the checkout, so that nothing of it can be found.
     said = process.run([program, "init", target, "--recipe", "cuda12-torch"], timeout=60, cwd=tmp_path).stdout
@@ -54,3 +56,12 @@ def test_init_works_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> Non
     checked = process.run([program, "check", target / "cuda12-torch.yaml"], timeout=60, cwd=tmp_path)
     assert "ok, not locked yet" in checked.stdout
     assert os.fspath(ROOT) not in said
+    assert list(venv.glob("lib/*/site-packages/imagebuilder/layers/system_hooks/__pycache__"))
+    script = "import sys, pathlib; from imagebuilder.layers import hooks\n"
+    script += "hooks.hand_in('system_hooks', pathlib.Path(sys.argv[1]))"
+    (tmp_path / "hooks").mkdir()
+    process.run([venv / "bin" / "python", "-c", script, tmp_path / "hooks"], timeout=60, cwd=tmp_path)
+    ours = ROOT / "imagebuilder" / "layers" / "system_hooks"
+    assert {path.name for path in (tmp_path / "hooks").iterdir()} == {
+        path.name for path in ours.iterdir() if path.is_file()
+    }
