@@ -46,8 +46,9 @@ integration: $(BIN)/.ready host-tests
 	$(SERVICES) $(BIN)/pytest tests/integration
 
 # Side by side with a plain Dockerfile, one with uv and our rendered one, printed as ratios: every kind of work on
-# a small recipe, and what counts most on the main one. Nothing else may run meanwhile; it takes an hour and a half
-# on two cores. BENCH_ROUNDS=1 is a third of that. `python -m bench.sidebyside --help` has the rest.
+# a small recipe, and what counts most on the main one; there our own engine does the rest alone. Nothing else may
+# run meanwhile; it takes two hours on two cores. BENCH_ROUNDS=1 is a third of that. `python -m bench.sidebyside
+# --help` has the rest.
 BENCH_ROUNDS ?= 3
 BENCH = $(BIN)/python -m bench.sidebyside --samples bench/samples.json --out bench/results.md
 bench: $(BIN)/.ready host
