@@ -145,18 +145,20 @@ def _round(
     if "cold" not in works and set(works) - {"matrix"} and time.monotonic() < ends:
         for side in bench.sides:  # what the others build on
             measure(bench, side, "cold", number, whole=False)
-    for work in works:
+    # A consumer drops the page cache, and the matrix ends what runs: both come last, in this order.
+    rest = [work for work in works if work != "matrix"]
+    rest += [work for work in ("consumer", "matrix") if work in arguments.work]
+    for work in rest:
         if work == "matrix" and number > arguments.matrix_rounds:
             continue
         if time.monotonic() > ends:
             _say(f"the time is up: no {work} in round {number}")
             continue
         for side in bench.sides:
-            if work in side.skipped:
-                continue
-            yield measure(bench, side, work, number, whole=work == "cold" and number == 1)
-            if "consumer" in arguments.work and work == "cold":
+            if work == "consumer":
                 yield consumer.measure(bench.recipe, side, bench.variants["main"], bench.imports, number)
+            elif work not in side.skipped:
+                yield measure(bench, side, work, number, whole=work == "cold" and number == 1)
 
 
 def _estimate(wheels: int, works: Sequence[str], arguments: argparse.Namespace) -> float:
