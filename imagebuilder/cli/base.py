@@ -51,6 +51,9 @@ PlatformName = Annotated[
 PlainHttp = Annotated[
     bool, typer.Option("--plain-http", help="Allow plain HTTP to a registry that is not on this host.")
 ]
+MoveTags = Annotated[
+    bool, typer.Option("--move", help="Let tags that stand for another image there stand for this one.")
+]
 HtmlFile = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
 ]

@@ -45,48 +45,54 @@ _BAKED = (
 )
 
 
+_Load = Annotated[bool, typer.Option("--load", help="Put the image into the local Docker or Podman.")]
+_Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="PATH", help="Also write an OCI layout: a folder, or a .tar file."
+    ),
+]
+_VerifyReproducible = Annotated[
+    bool,
+    typer.Option(
+        "--verify-reproducible",
+        help="Build again in a fresh store, and fail with every file that differs if the digest does.",
+    ),
+]
+_Verify = Annotated[
+    bool, typer.Option("--verify", help="Compute every diffID again, also those that the lock knows.")
+]
+_Engine = Annotated[
+    str, typer.Option("--engine", metavar="NAME", help="embedded (no daemon), or docker (through buildx).")
+]
+_Builder = Annotated[
+    str, typer.Option("--builder", metavar="NAME", help="docker: which of `docker buildx ls`.")
+]
+_Base = Annotated[
+    str,
+    typer.Option(
+        "--base",
+        metavar="KIND",
+        help="docker: the base from its registry, bootstrap for one made here, or auto.",
+    ),
+]
+_Pure = Annotated[
+    bool, typer.Option("--pure", help="docker: BuildKit builds all of the rendered Dockerfile.")
+]
+
+
 @app.command()
 def build(
     recipe_file: RecipeFile,
-    load: Annotated[
-        bool, typer.Option("--load", help="Put the image into the local Docker or Podman.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="PATH", help="Also write an OCI layout: a folder, or a .tar file."
-        ),
-    ] = None,
+    load: _Load = False,
+    output: _Output = None,
     platform: PlatformName = "",
-    verify_reproducible: Annotated[
-        bool,
-        typer.Option(
-            "--verify-reproducible",
-            help="Build again in a fresh store, and fail with every file that differs if the digest does.",
-        ),
-    ] = False,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Compute every diffID again, also those that the lock knows."),
-    ] = False,
-    engine: Annotated[
-        str,
-        typer.Option("--engine", metavar="NAME", help="embedded (no daemon), or docker (through buildx)."),
-    ] = "embedded",
-    builder: Annotated[
-        str, typer.Option("--builder", metavar="NAME", help="docker: which of `docker buildx ls`.")
-    ] = "",
-    base: Annotated[
-        str,
-        typer.Option(
-            "--base",
-            metavar="KIND",
-            help="docker: the base from its registry, bootstrap for one made here, or auto.",
-        ),
-    ] = "auto",
-    pure: Annotated[
-        bool, typer.Option("--pure", help="docker: BuildKit builds all of the rendered Dockerfile.")
-    ] = False,
+    verify_reproducible: _VerifyReproducible = False,
+    verify: _Verify = False,
+    engine: _Engine = "embedded",
+    builder: _Builder = "",
+    base: _Base = "auto",
+    pure: _Pure = False,
     site: SiteFile = None,
     tools: ToolsPlace = "",
     store: StoreFolder = None,

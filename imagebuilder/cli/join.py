@@ -10,6 +10,7 @@ import typer
 
 from imagebuilder.cli.base import (
     Json,
+    MoveTags,
     PlainHttp,
     SiteFile,
     app,
@@ -35,9 +36,7 @@ def join(
         list[str] | None,
         typer.Option("--tag", "-t", help="A tag for the index; may be repeated. [default: the recipe's]"),
     ] = None,
-    move: Annotated[
-        bool, typer.Option("--move", help="Let tags that stand for another image there stand for this one.")
-    ] = False,
+    move: MoveTags = False,
     out_of_step: Annotated[
         bool, typer.Option("--out-of-step", help="Join images that are not of one recipe and lock.")
     ] = False,

@@ -12,6 +12,7 @@ import typer
 
 from imagebuilder.cli.base import (
     Json,
+    MoveTags,
     PlainHttp,
     PlatformName,
     ProgressKind,
@@ -41,46 +42,54 @@ if TYPE_CHECKING:
     from imagebuilder.workflow import Last
 
 
+_Image = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A recipe that was built, or its image's name.")
+]
+_Repository = Annotated[str, typer.Argument(metavar="REPOSITORY", help="registry.example/team/name[:TAG]")]
+_Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", help="One more tag; may be repeated.")]
+_OutOfStep = Annotated[
+    bool, typer.Option("--out-of-step", help="Push the last image though its recipe or lock has changed.")
+]
+_Untested = Annotated[
+    bool, typer.Option("--untested", help="Push without a passing smoke test of these very bytes.")
+]
+_UntestedOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--untested-on", metavar="PLATFORM", help="The same for one platform of several; may be repeated."
+    ),
+]
+_AllowSecrets = Annotated[
+    bool, typer.Option("--allow-secrets", help="Push what the search for secrets found something in.")
+]
+_AllowBakedKeys = Annotated[
+    bool, typer.Option("--allow-baked-keys", help="Push with ssh keys in a layer, for closed networks.")
+]
+_Attach = Annotated[
+    bool,
+    typer.Option(
+        "--attach/--no-attach", help="Attach bills of materials, provenance, report, recipe and lock."
+    ),
+]
+_SignKey = Annotated[
+    Path | None,
+    typer.Option("--sign-key", metavar="FILE", help="Sign it, and what is attached, as cosign does."),
+]
+
+
 @app.command()
 def push(
-    image: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe that was built, or its image's name.")
-    ],
-    repository: Annotated[str, typer.Argument(metavar="REPOSITORY", help="registry.example/team/name[:TAG]")],
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", "-t", help="One more tag; may be repeated.")
-    ] = None,
-    move: Annotated[
-        bool, typer.Option("--move", help="Let tags that stand for another image there stand for this one.")
-    ] = False,
-    out_of_step: Annotated[
-        bool, typer.Option("--out-of-step", help="Push the last image though its recipe or lock has changed.")
-    ] = False,
-    untested: Annotated[
-        bool, typer.Option("--untested", help="Push without a passing smoke test of these very bytes.")
-    ] = False,
-    untested_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--untested-on", metavar="PLATFORM", help="The same for one platform of several; may be repeated."
-        ),
-    ] = None,
-    allow_secrets: Annotated[
-        bool, typer.Option("--allow-secrets", help="Push what the search for secrets found something in.")
-    ] = False,
-    allow_baked_keys: Annotated[
-        bool, typer.Option("--allow-baked-keys", help="Push with ssh keys in a layer, for closed networks.")
-    ] = False,
-    attach: Annotated[
-        bool,
-        typer.Option(
-            "--attach/--no-attach", help="Attach bills of materials, provenance, report, recipe and lock."
-        ),
-    ] = True,
-    sign_key: Annotated[
-        Path | None,
-        typer.Option("--sign-key", metavar="FILE", help="Sign it, and what is attached, as cosign does."),
-    ] = None,
+    image: _Image,
+    repository: _Repository,
+    tags: _Tags = None,
+    move: MoveTags = False,
+    out_of_step: _OutOfStep = False,
+    untested: _Untested = False,
+    untested_on: _UntestedOn = None,
+    allow_secrets: _AllowSecrets = False,
+    allow_baked_keys: _AllowBakedKeys = False,
+    attach: _Attach = True,
+    sign_key: _SignKey = None,
     platform: PlatformName = "",
     plain_http: PlainHttp = False,
     site: SiteFile = None,
@@ -140,21 +149,9 @@ def push(
     for waiver in told:
         err(f"warning: {waiver.flag}: {waiver.reason}")
     if as_json:
-        attached = companions.attached
-        out_json(
-            {
-                **dataclasses.asdict(result),
-                "platforms": [{"platform": one.platform, "digest": one.manifest} for one in whole.images],
-                "artefacts": [artefact for item in attached for artefact in item.artefacts],
-                "signed": companions.signed,
-                "waivers": [dataclasses.asdict(waiver) for waiver in told],
-            }
-        )
-        return
-    _show(result, documents[whole.images[-1].manifest], None if key is None else companions.signed)
-    if found.index is not None:
-        for one in whole.images:
-            out(f"        {one.platform}  {one.manifest}")
+        out_json(_told(result, companions, told))
+    else:
+        _show(result, companions)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -283,10 +280,24 @@ def _gates(target: str, image: ImageRecord, store: Store, site: Site, live: Prog
     )
 
 
-def _show(result: PushResult, documents: tuple[Document, ...], signed: int | None) -> None:
-    """Tell people what a push did; `signed` counts new signatures, None is without a key."""
+def _told(result: PushResult, companions: _Companions, waivers: Sequence[Waiver]) -> dict[str, object]:
+    """Tell programs what a push did."""
+    images = companions.found.whole.images
+    return {
+        **dataclasses.asdict(result),
+        "platforms": [{"platform": one.platform, "digest": one.manifest} for one in images],
+        "artefacts": [artefact for item in companions.attached for artefact in item.artefacts],
+        "signed": companions.signed,
+        "waivers": [dataclasses.asdict(waiver) for waiver in waivers],
+    }
+
+
+def _show(result: PushResult, companions: _Companions) -> None:
+    """Tell people what a push did."""
     from imagebuilder.progress import human
 
+    images = companions.found.whole.images
+    documents = companions.documents[images[-1].manifest]
     out(f"pushed  {result.reference}")
     out(f"tags    {', '.join(result.tags)}")
     for tag, digest in result.moved:
@@ -297,6 +308,9 @@ def _show(result: PushResult, documents: tuple[Document, ...], signed: int | Non
     )
     if documents:
         out(f"with    {', '.join(document.kind.name for document in documents)}")
-    if signed is not None:
-        out(f"signed  {signed} new signatures")
-    out(f"next:   imagebuilder verify {result.reference}" + ("" if signed is None else " --key FILE.pub"))
+    if companions.key is not None:
+        out(f"signed  {companions.signed} new signatures")
+    out(f"next:   imagebuilder verify {result.reference}" + (" --key FILE.pub" if companions.key else ""))
+    if companions.found.index is not None:
+        for one in images:
+            out(f"        {one.platform}  {one.manifest}")

@@ -28,50 +28,62 @@ if TYPE_CHECKING:
     from imagebuilder.store import Store
 
 
+_Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image of the local engine."
+    ),
+]
+_Mode = Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")]
+_Runtime = Annotated[
+    str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
+]
+_Nodes = Annotated[int, typer.Option("--nodes", help="How many nodes, at least two.")]
+_NprocPerNode = Annotated[int, typer.Option("--nproc-per-node", help="How many ranks on each node.")]
+_Checks = Annotated[
+    list[str] | None,
+    typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
+]
+_Patience = Annotated[float, typer.Option("--patience", help="Factor on every time limit.")]
+_Transport = Annotated[
+    str, typer.Option("--transport", help="What NCCL has to use between nodes: any, socket, ib or ofi.")
+]
+_MinBusbw = Annotated[
+    float,
+    typer.Option("--min-busbw", metavar="GB/S", help="Bus bandwidth that the largest allreduce must reach."),
+]
+_Scaling = Annotated[
+    bool, typer.Option("--scaling", help="Also time a training on 1x1, 1x2, 2x1 and 2x2 nodes x ranks.")
+]
+_Workload = Annotated[
+    str, typer.Option("--workload", help="What --scaling trains: digits, or resnet on random images.")
+]
+_Epochs = Annotated[int, typer.Option("--epochs", help="How many epochs each layout of --scaling runs.")]
+_Full = Annotated[
+    bool, typer.Option("--full", help="Let --scaling train on all 60,000 digits, which npm fetches.")
+]
+_Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")
+]
+
+
 @app.command("smoke-test")
 def smoke_test(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image of the local engine."
-        ),
-    ] = "",
+    target: _Target = "",
     platform: PlatformName = "",
-    mode: Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")] = "auto",
-    runtime: Annotated[
-        str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
-    ] = "auto",
-    nodes: Annotated[int, typer.Option("--nodes", help="How many nodes, at least two.")] = 2,
-    nproc_per_node: Annotated[int, typer.Option("--nproc-per-node", help="How many ranks on each node.")] = 1,
-    checks: Annotated[
-        list[str] | None,
-        typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
-    ] = None,
-    patience: Annotated[float, typer.Option("--patience", help="Factor on every time limit.")] = 1.0,
-    transport: Annotated[
-        str, typer.Option("--transport", help="What NCCL has to use between nodes: any, socket, ib or ofi.")
-    ] = "any",
-    min_busbw: Annotated[
-        float,
-        typer.Option(
-            "--min-busbw", metavar="GB/S", help="Bus bandwidth that the largest allreduce must reach."
-        ),
-    ] = 0.0,
-    scaling: Annotated[
-        bool, typer.Option("--scaling", help="Also time a training on 1x1, 1x2, 2x1 and 2x2 nodes x ranks.")
-    ] = False,
-    workload: Annotated[
-        str, typer.Option("--workload", help="What --scaling trains: digits, or resnet on random images.")
-    ] = "digits",
-    epochs: Annotated[
-        int, typer.Option("--epochs", help="How many epochs each layout of --scaling runs.")
-    ] = 1,
-    full: Annotated[
-        bool, typer.Option("--full", help="Let --scaling train on all 60,000 digits, which npm fetches.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")
-    ] = None,
+    mode: _Mode = "auto",
+    runtime: _Runtime = "auto",
+    nodes: _Nodes = 2,
+    nproc_per_node: _NprocPerNode = 1,
+    checks: _Checks = None,
+    patience: _Patience = 1.0,
+    transport: _Transport = "any",
+    min_busbw: _MinBusbw = 0.0,
+    scaling: _Scaling = False,
+    workload: _Workload = "digits",
+    epochs: _Epochs = 1,
+    full: _Full = False,
+    report: _Report = None,
     html: HtmlFile = None,
     junit: JunitFile = None,
     site: SiteFile = None,
