@@ -45,7 +45,7 @@ def test_the_installed_wheel_works(wheel: Path, tmp_path: Path) -> None:
     venv, target = tmp_path / "venv", tmp_path / "target"
     environment = detect().environment() | {"VIRTUAL_ENV": str(venv)}
     process.run([uv.find_uv_bin(), "venv", "--quiet", venv], timeout=60, env=environment)
-    # As pip does, which has no choice between those that this process imports and those that it hands on.
+    # Compiled, as pip does: hooks and payloads too, beside which their bytecode then lies.
     install: list[str | Path] = [uv.find_uv_bin(), "pip", "install", "--quiet", "--compile-bytecode", wheel]
     process.run(install, timeout=300, env=environment)
     program = venv / "bin" / "imagebuilder"
