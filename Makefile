@@ -1,10 +1,12 @@
-# Two commands do all of the set-up on a fresh Debian machine, and then the work:
+# Two commands set up a fresh Debian machine, and then do the work:
 #
-#   make image   build the main recipe, put it into the local engine, prove it with two containers
+#   make image   build the main recipe, load it into the local engine, test it in two containers
 #   make test    style, types, unit tests and integration tests
 #
-# Both may be run again: what is in place is left alone. RECIPE=recipes/x.yaml builds another recipe,
-# PYTHON=python3.12 takes another Python for .venv.
+# While you write code, `make test-fast` runs style, types and unit tests.
+#
+# You can run both again: they install only what is missing. RECIPE=recipes/x.yaml builds another recipe,
+# PYTHON=python3.12 makes .venv with another Python.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,24 +17,26 @@ PYTHON ?= python3
 RECIPE ?= recipes/cuda12-torch.yaml
 BIN := .venv/bin
 
-# What leads to the engine and the registry, whoever started them.
+# Start the engine and the registry unless they run, and set the variables with their addresses.
 SERVICES = services=$$(scripts/services start); eval "$$services";
 
-.PHONY: help image test lint unit integration bench soak fuzz docs host host-tests clean
+.PHONY: help image test test-fast lint unit integration bench soak fuzz docs host host-tests clean
 
 help:
 	@sed -n '3,4s/^# *//p' Makefile
-	@echo "also: make lint, unit, integration, bench, soak, fuzz, docs, clean"
+	@echo "also: make test-fast (style, types, unit tests), lint, unit, integration, bench, soak, fuzz, docs, clean"
 
 image: $(BIN)/.ready host
 	$(SERVICES) $(BIN)/imagebuilder build $(RECIPE) --load
 	$(SERVICES) $(BIN)/imagebuilder smoke-test $(RECIPE)
 	@echo
-	@echo "Proven. To push it: $(BIN)/imagebuilder push $(RECIPE) REGISTRY/NAME"
+	@echo "The image passed its test. To push it: $(BIN)/imagebuilder push $(RECIPE) REGISTRY/NAME"
 
-# One run of pytest, so that its last line counts every test; the quick ones come first.
+# The quick tests run first, in two processes. The integration tests share an engine and the images built for them,
+# so they run one after the other. Each run of pytest ends with its own summary; .ci/run adds them up.
 test: lint host-tests
-	$(SERVICES) $(BIN)/pytest --durations 25 --durations-min 5 tests/unit tests/integration
+	$(BIN)/pytest -n 2 --durations 25 --durations-min 5 tests/unit
+	$(SERVICES) $(BIN)/pytest --durations 25 --durations-min 5 tests/integration
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .
@@ -40,15 +44,17 @@ lint: $(BIN)/.ready
 	$(BIN)/mypy
 
 unit: $(BIN)/.ready
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest -n auto tests/unit
+
+test-fast: lint unit
 
 integration: $(BIN)/.ready host-tests
 	$(SERVICES) $(BIN)/pytest tests/integration
 
-# Side by side with a plain Dockerfile, one with uv and our rendered one, printed as ratios: every kind of work on
-# a small recipe, and what counts most on the main one; there our own engine does the rest alone. Nothing else may
-# run meanwhile; it takes two hours on two cores. BENCH_ROUNDS=1 is a third of that. `python -m bench.sidebyside
-# --help` has the rest.
+# Compare the embedded engine with a plain Dockerfile, one with uv and the rendered one, as ratios. All four do every
+# kind of work on a small recipe. On the main recipe the plain Dockerfile does the most important kinds, and the
+# embedded engine does the rest alone. Nothing else may run at the same time. It takes two hours on two cores, and a
+# third of that with BENCH_ROUNDS=1. `python -m bench.sidebyside --help` lists the options.
 BENCH_ROUNDS ?= 3
 BENCH = $(BIN)/python -m bench.sidebyside --samples bench/samples.json --out bench/results.md
 bench: $(BIN)/.ready host
@@ -56,9 +62,9 @@ bench: $(BIN)/.ready host
 	$(BENCH) recipes/cuda12-torch.yaml --rounds 1 --sides plain,imagebuilder --work cold,nothing-changed,other-nccl,limits
 	$(BENCH) recipes/cuda12-torch.yaml --rounds $(BENCH_ROUNDS) --sides imagebuilder
 
-# The integration tests again and again, until one fails: what is flaky or leaks shows. Before them what takes
-# long, once: pushes through a proxy that cuts, delays, truncates and refuses at random (their table is
-# bench/faulty-pushes.md), builds killed and starved (bench/store-faults.md), and everything that is broken on purpose (tests/soak).
+# First run the long tests once: pushes through a proxy that cuts, delays, truncates and refuses connections at
+# random (bench/faulty-pushes.md), builds that are killed or run out of space (bench/store-faults.md), and every case
+# that is broken on purpose (tests/soak). Then repeat the integration tests, to find flaky tests and leaks.
 SOAK_ROUNDS ?= 5
 SOAK_PUSHES ?= 200
 soak: $(BIN)/.ready host-tests
@@ -67,14 +73,14 @@ soak: $(BIN)/.ready host-tests
 	$(SERVICES) $(BIN)/pytest tests/soak
 	$(SERVICES) for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(BIN)/pytest -x tests/integration; done
 
-# Bad input by the thousand for everything that reads what others write, for FUZZ_SECONDS each or, where that is
-# 0, FUZZ_COUNT inputs each. Inputs that crash something are kept in .cache/fuzz.
+# Give thousands of bad inputs to everything that reads other people's files: for FUZZ_SECONDS each or, if that is 0,
+# FUZZ_COUNT inputs each. Inputs that crash something are kept in .cache/fuzz.
 FUZZ_SECONDS ?= 120
 FUZZ_COUNT ?= 1000
 fuzz: $(BIN)/.ready
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --count $(FUZZ_COUNT) --out bench/fuzz.md
 
-# What is generated from the code: docs/reference, recipes/recipe.schema.json.
+# Generate docs/reference and recipes/recipe.schema.json from the code.
 docs: $(BIN)/.ready
 	$(BIN)/python bin/generate_docs.py
 
@@ -86,11 +92,11 @@ $(BIN)/.ready: pyproject.toml scripts/make-venv
 host:
 	scripts/install-host-packages
 
-# And what only the tests need.
+# Also packages that only the tests need.
 host-tests:
 	scripts/install-host-packages tests
 
-# The store is kept: `imagebuilder cache prune` empties it.
+# This keeps the store: `imagebuilder cache prune --all` empties it.
 clean:
 	scripts/services stop
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist

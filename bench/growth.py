@@ -36,15 +36,15 @@ _BUILD = """\
 import sys
 from pathlib import Path
 from imagebuilder.engines import embedded
-from imagebuilder.progress import LineProgress
-from imagebuilder.site import detect
+from imagebuilder.core.progress import LineProgress
+from imagebuilder.host.site import detect
 from imagebuilder.store import Store
 from imagebuilder.workflow import read_plan
 store, site, progress = Store(Path(sys.argv[1])), detect(), LineProgress(open("/dev/null", "w"))
 for recipe in sys.argv[2:]:
     lock, plan = read_plan(Path(recipe))
-    shop = embedded.Workshop(lock=lock, store=store, site=site, progress=progress)
-    assert embedded.build(plan, shop).made == 0
+    context = embedded.BuildContext(lock=lock, store=store, site=site, progress=progress)
+    assert embedded.build(plan, context).made == 0
 """
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 

@@ -27,7 +27,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagebuilder import process, supply
+from imagebuilder.core import process
+from imagebuilder.fetch import locked
 from imagebuilder.store import Store
 from imagebuilder.workflow import read_plan
 
@@ -140,7 +141,7 @@ def _counts(folded: str) -> Counter[tuple[str, ...]]:
 def _build(recipe: Path, source: Path, place: Path) -> Sequence[str | Path]:
     """Give a store of its own the packages of the recipe; returns the command that builds there."""
     lock, _ = read_plan(recipe)
-    supply.copy(lock.files, Store(source), Store(place))
+    locked.copy(lock.files, Store(source), Store(place))
     return (PROGRAM, "build", recipe, "--store", place, "--json", "--progress", "lines")
 
 

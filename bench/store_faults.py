@@ -13,10 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder import cache, lock, supply
+from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import StoreError
-from imagebuilder.progress import no_advance
-from imagebuilder.store import Store
+from imagebuilder.fetch import locked
+from imagebuilder.lock import file as lockfile
+from imagebuilder.store import Store, cache
 from tests.support import storefaults, wheelimage
 from tests.support.storefaults import Start
 
@@ -245,9 +246,9 @@ def os_kills(folder: Path, downloads: Path | None, count: int) -> Row:
     program = Path(sys.executable).parent / "imagebuilder"
     store = Store(folder / "os")
     subprocess.run([program, "lock", recipe], check=True, capture_output=True)
-    packages = lock.read(recipe.with_suffix(".lock"))
+    packages = lockfile.read(recipe.with_suffix(".lock")).sections[0]
     if downloads:
-        supply.copy((*packages.debs, *packages.wheels), Store(downloads), store)
+        locked.copy((*packages.debs, *packages.wheels), Store(downloads), store)
 
     def start(one: Store) -> subprocess.Popen[str]:
         command: list[str | Path] = [

@@ -18,9 +18,10 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from imagebuilder import catalog, cli, share
-from imagebuilder.init import schema_text
+from imagebuilder import catalog, cli
+from imagebuilder.core import share
 from imagebuilder.recipe import Recipe
+from imagebuilder.recipe.init import schema_text
 from imagebuilder.smoke import evidence, report
 from imagebuilder.smoke.run import CHECKS
 
@@ -95,6 +96,9 @@ def _catalog() -> Iterator[str]:
     yield from ["", "### `build`", "", *_words(catalog.Build.__doc__), "", *_fields(catalog.Build)]
     yield from ["", "### `limits`", "", *_words(catalog.Limit.__doc__), "", *_fields(catalog.Limit)]
     yield from ["", "### `probe`", "", *_words(catalog.Probe.__doc__), "", *_fields(catalog.Probe)]
+    yield from ["", "### `framework`", "", *_words(catalog.Framework.__doc__), ""]
+    yield from _fields(catalog.Framework)
+    yield from ["", "Its `launcher`:", "", *_words(catalog.Launcher.__doc__), "", *_fields(catalog.Launcher)]
 
 
 def _component(component: catalog.Component) -> Iterator[str]:
@@ -122,8 +126,14 @@ def _component(component: catalog.Component) -> Iterator[str]:
         yield f"- Links `{path}` to `{target}`."
     for path, target in component.devel_links.items():
         yield f"- With `devel: true` links `{path}` to `{target}`."
+    yield from _tested(component)
+
+
+def _tested(component: catalog.Component) -> Iterator[str]:
     if component.probe:
         yield f"- The version that loads is read with `{' '.join(component.probe.command)}`."
+    if component.framework:
+        yield f"- A framework: the smoke test's {_code(sorted(component.framework.payloads))} run with it."
 
 
 def _built_and_limits(component: catalog.Component) -> Iterator[str]:

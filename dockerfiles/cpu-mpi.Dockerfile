@@ -9,7 +9,8 @@
 #   --secret id=pip,src=$HOME/.config/pip/pip.conf           where wheels are
 #   --secret id=apt,src=apt.conf                             how apt reaches its archive, as apt.conf(5) has it
 #   --secret id=sources,src=mirror.sources                   the archive itself, as sources.list(5) has it
-#   --build-arg https_proxy=ADDRESS                          a proxy; in no layer and no history
+#   --build-arg https_proxy                                  a proxy, as the environment has it: an address with a
+#                                                            password would show in the list of processes
 #
 # Without a registry, or without the archive, folders of this host stand in for them:
 #
@@ -732,6 +733,7 @@ LABEL org.imagebuilder.lock="f727bd9f789af8eb3bfdb47e0b08897894c9c75432e4e76a407
       org.imagebuilder.pin.openmpi="5.0.7" \
       org.imagebuilder.pin.python="3.13.5" \
       org.imagebuilder.pin.ssh="10.0" \
+      org.imagebuilder.recipe="cpu-mpi" \
       org.imagebuilder.ssh.port="2222" \
       org.imagebuilder.ssh.user="trainer" \
       org.opencontainers.image.base.name="debian:trixie" \

@@ -9,7 +9,8 @@
 #   --secret id=pip,src=$HOME/.config/pip/pip.conf           where wheels are
 #   --secret id=apt,src=apt.conf                             how apt reaches its archive, as apt.conf(5) has it
 #   --secret id=sources,src=mirror.sources                   the archive itself, as sources.list(5) has it
-#   --build-arg https_proxy=ADDRESS                          a proxy; in no layer and no history
+#   --build-arg https_proxy                                  a proxy, as the environment has it: an address with a
+#                                                            password would show in the list of processes
 #
 # Without a registry, or without the archive, folders of this host stand in for them:
 #
@@ -1066,6 +1067,7 @@ LABEL org.imagebuilder.lock="f3b6281513f4c62d4c3079e7585728fcec658a6b9e596c38f84
       org.imagebuilder.pin.python="3.13.5" \
       org.imagebuilder.pin.ssh="10.0" \
       org.imagebuilder.pin.torch="2.10.0" \
+      org.imagebuilder.recipe="cuda12-torch" \
       org.imagebuilder.ssh.port="22" \
       org.imagebuilder.ssh.user="root" \
       org.opencontainers.image.base.name="debian:trixie" \

@@ -9,7 +9,8 @@
 #   --secret id=pip,src=$HOME/.config/pip/pip.conf           where wheels are
 #   --secret id=apt,src=apt.conf                             how apt reaches its archive, as apt.conf(5) has it
 #   --secret id=sources,src=mirror.sources                   the archive itself, as sources.list(5) has it
-#   --build-arg https_proxy=ADDRESS                          a proxy; in no layer and no history
+#   --build-arg https_proxy                                  a proxy, as the environment has it: an address with a
+#                                                            password would show in the list of processes
 #
 # Without a registry, or without the archive, folders of this host stand in for them:
 #
@@ -1051,6 +1052,7 @@ LABEL org.imagebuilder.lock="07bf4068312093e189b3659063ccaa0777c996e8227e9f18c2f
       org.imagebuilder.pin.python="3.13.5" \
       org.imagebuilder.pin.ssh="10.0" \
       org.imagebuilder.pin.torch="2.15.0" \
+      org.imagebuilder.recipe="cuda13-torch" \
       org.imagebuilder.ssh.port="22" \
       org.imagebuilder.ssh.user="root" \
       org.opencontainers.image.base.name="debian:trixie" \

@@ -5,7 +5,7 @@
     ├── EnvironmentFault   2   something that this host lacks: an engine, a tool, a permission
     ├── InputError         3   a recipe, site file or argument is wrong
     ├── ConflictError      4   pins that cannot hold together
-    ├── LockError          5   no lock, or one that is out of step with its recipe
+    ├── LockError          5   no lock, or one that does not agree with its recipe
     ├── FetchError         6   bytes that could not be had, or were not the locked ones
     ├── BuildError         7   making a layer or an image failed
     ├── StoreError         8   the store is damaged, full or not writable

@@ -27,8 +27,8 @@ from bench.sidebyside.samples import Run, Sample
 from bench.sidebyside.sides import SIDES
 from bench.sidebyside.variants import Bases, known_bytes, prepare, scheme
 from bench.sidebyside.works import WORKS, Bench, measure
+from imagebuilder.core.progress import LineProgress
 from imagebuilder.errors import EnvironmentFault, ImagebuilderError
-from imagebuilder.progress import LineProgress
 from imagebuilder.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from imagebuilder import process
+from imagebuilder.core import process
 from imagebuilder.errors import EnvironmentFault
 
 HOUR = 3600.0

@@ -19,9 +19,9 @@ from bench.sidebyside import samples
 from bench.sidebyside.consumer import forget_files
 from bench.sidebyside.samples import Sample
 from bench.sidebyside.variants import Variant
-from imagebuilder import process
+from imagebuilder.core import process
+from imagebuilder.host.site import detect
 from imagebuilder.resolve import debian, python
-from imagebuilder.site import detect
 
 DOWNLOAD, COPY, HASH, INFLATE = (f"limit: {name}" for name in ("download", "copy", "hash", "inflate"))
 _CONNECTIONS = 6  # as many as imagebuilder opens

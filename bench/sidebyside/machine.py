@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import imagebuilder
-from imagebuilder import process
+from imagebuilder.core import process
 from imagebuilder.errors import ImagebuilderError
 
 _TOOLS = {

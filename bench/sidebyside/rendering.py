@@ -17,7 +17,7 @@ from bench.sidebyside import samples
 from bench.sidebyside.engine import HOUR
 from bench.sidebyside.samples import Sample
 from bench.sidebyside.sides import PROGRAM
-from imagebuilder import process
+from imagebuilder.core import process
 from imagebuilder.store import Store
 
 # The building blocks nearest to recipes/cuda12-torch.yaml; the second line of pip cannot be installed.

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from bench.sidebyside.engine import HOUR, Engine
 from bench.sidebyside.variants import Bases, Variant
-from imagebuilder import process, render, share
+from imagebuilder.core import process, share
 from imagebuilder.engines import sitefiles
-from imagebuilder.site import detect
+from imagebuilder.host.site import detect
+from imagebuilder.plan import render
 from imagebuilder.store import link_or_copy
 from tests.support.servers import RegistryServer
 

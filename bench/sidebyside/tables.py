@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from bench.sidebyside import goals, limits, rendering, samples
 from bench.sidebyside.samples import Run
 from bench.sidebyside.works import WORKS
-from imagebuilder.progress import human
+from imagebuilder.core.progress import human
 
 FIRST = "plain"
 WARM = ("warm", "warm-first")

@@ -11,15 +11,17 @@ from typing import Any
 
 import yaml
 
-from imagebuilder import lock as locks
-from imagebuilder import lockfile, oci, supply
+from imagebuilder.core.progress import Progress
 from imagebuilder.engines import embedded
 from imagebuilder.errors import InputError
-from imagebuilder.lock import Lock
-from imagebuilder.lockfile import LockFile
+from imagebuilder.fetch import locked
+from imagebuilder.host.site import detect
+from imagebuilder.image import layout
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import Lock
 from imagebuilder.plan import FilesLayer, Layer, OsLayer, OsPart, Plan
-from imagebuilder.progress import Progress
-from imagebuilder.site import detect
 from imagebuilder.store import Store, link_or_copy
 from imagebuilder.workflow import read_plan, update_lock
 
@@ -108,10 +110,12 @@ class Bases:
             config = dataclasses.replace(plan.config, user="0:0")
             base = dataclasses.replace(plan, name=name, layers=kept, config=config)
             self._take(kept, lock)
-            shop = embedded.Workshop(lock=lock, store=self.store, site=detect(), progress=self._progress)
-            image = embedded.build(base, shop).image
+            context = embedded.BuildContext(
+                lock=lock, store=self.store, site=detect(), progress=self._progress
+            )
+            image = embedded.build(base, context).image
             archive = self._folder / f"{name}.tar"
-            oci.export(image, self.store, archive)
+            layout.export(image, self.store, archive)
             self._made[system] = Base(
                 reference=f"{image.name}:{image.tag}",
                 archive=archive,
@@ -124,7 +128,7 @@ class Bases:
         if self._seed is None:
             return
         known = [deb for deb in lock.debs if self._seed.has_download(deb.sha256, deb.size)]
-        supply.copy(known, self._seed, self.store)
+        locked.copy(known, self._seed, self.store)
         for layer in layers:
             record = self._seed.layer(layer.key)
             if record is not None and self.store.layer(layer.key) is None:

@@ -1,4 +1,4 @@
-"""Package archives besides the distribution's own: where the base says they are, or where the site says."""
+"""Package archives besides the distribution's own, at the addresses of the base or of the site."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from imagebuilder.bases import read
-from imagebuilder.bases.facts import Archive
+from imagebuilder.bases.system import Archive
 from imagebuilder.errors import InputError
-from imagebuilder.lock import BaseImage
-from imagebuilder.site import ArchiveSite, Site
+from imagebuilder.host.site import ArchiveSite, Site
+from imagebuilder.lock.model import BaseImage
 from imagebuilder.store import Store
 
 
 def effective(
     archives: Sequence[Archive], site: Site, needed: Collection[str] = frozenset()
 ) -> tuple[Archive, ...]:
-    """Put the site's places in the base's archives, and leave out what the site switches off.
+    """Apply the site's addresses to the base's archives, and leave out those that the site disables.
 
     Args:
-        archives: that the base is set up for.
-        site: whose settings count first.
-        needed: names of archives to take from the site where the base does not know them.
+        archives: the archives that the base is set up for.
+        site: its settings override the base's.
+        needed: names of archives to take from the site if the base does not have them.
 
     Raises:
         InputError: a file with keys cannot be read.
@@ -42,7 +42,7 @@ def effective(
 
 
 def places(image: BaseImage, store: Store, site: Site, needed: Collection[str]) -> dict[str, str]:
-    """Say where archives of a locked base are today; its layers are read where the site is silent.
+    """Return the current addresses of a locked base's archives: the site's, or else those in its layers.
 
     Raises:
         InputError: a file with keys cannot be read.

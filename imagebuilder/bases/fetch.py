@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from imagebuilder.lock import BaseLayer
-from imagebuilder.registry import access, pull, sources
-from imagebuilder.registry.client import Client
-from imagebuilder.registry.reference import parse
-from imagebuilder.site import Site
+from imagebuilder.core.reference import parse
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import BaseLayer
+from imagebuilder.registry import pull, sources
+from imagebuilder.registry.client import Client, reader_of
 from imagebuilder.store import Store
 
 _PARALLEL = 3
@@ -17,7 +17,7 @@ _PARALLEL = 3
 
 def client_of(name: str, site: Site) -> Client:
     """Make a client for the repository of a base."""
-    return access.reader_of(parse(name), site)
+    return reader_of(parse(name), site)
 
 
 def fetch_layers(

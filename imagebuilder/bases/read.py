@@ -1,4 +1,4 @@
-"""From the base that a recipe names to what its lock says of it."""
+"""Read the base that a recipe names, for the lock."""
 
 from __future__ import annotations
 
@@ -8,27 +8,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from imagebuilder.bases import facts, fetch, tree
-from imagebuilder.bases.facts import System
+from pydantic import ValidationError
+
+from imagebuilder import plan as plans
+from imagebuilder.bases import fetch, tree
+from imagebuilder.bases import system as facts
+from imagebuilder.bases.system import System
+from imagebuilder.core.reference import parse
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import ImagebuilderError, InputError, Problem
-from imagebuilder.lock import BaseImage, BaseLayer
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import BaseImage, BaseLayer
 from imagebuilder.recipe import RegistryImage
 from imagebuilder.registry import pull
-from imagebuilder.registry.reference import parse
-from imagebuilder.site import Site
 from imagebuilder.store import Store
-from imagebuilder.yamlfile import printable
 
 log = logging.getLogger(__name__)
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}")
 _LONGEST = 32_768  # characters; Linux takes variables of up to 131072 bytes
+_MOST_TEXTS = 1_000
+_REASONS = {
+    "variable": "programs would load or run what it names; set it in the recipe if that is meant",
+    "label": "labels of this name are what imagebuilder itself says of an image",
+}
+# Engines mount some 125 at once, and those of the image itself come on top.
+_MOST_LAYERS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """A base as it was found: what a lock says of it, and the system in it."""
+    """A base: its entry for the lock, and the system in it."""
 
     image: BaseImage
     system: System
@@ -37,19 +48,19 @@ class Base:
 def read(
     wanted: RegistryImage, architecture: str, site: Site, store: Store, previous: BaseImage | None = None
 ) -> Base:
-    """Look a base up in its registry, and read its layers, which stay in the store.
+    """Find a base in its registry, and read its layers, which are kept in the store.
 
     Args:
-        wanted: as the recipe has it.
-        architecture: Debian's name of it, which is also OCI's for those that there are wheels for.
+        wanted: the base in the recipe.
+        architecture: Debian's name; for architectures with wheels, OCI uses the same.
         site: how to reach the registry.
         store: where the layers go.
-        previous: the base of the lock so far, which stays; None takes what the tag stands for now.
+        previous: the base in the present lock, to keep it; None takes the image that the tag points to now.
 
     Raises:
-        InputError: what is in it cannot be a base.
+        InputError: the image cannot be a base.
         RegistryError: there is no such image, or the registry cannot be reached.
-        FetchError: a layer could not be had.
+        FetchError: a layer could not be downloaded.
         BuildError: a layer is damaged.
 
     """
@@ -58,23 +69,51 @@ def read(
     name = wanted.pinned or (previous.digest if previous else "") or tag
     try:
         found = pull.find(client, name, architecture)
-        layers = tuple(BaseLayer.model_validate(vars(layer)) for layer in found.layers)
+        layers = _layers(found)
         fetch.fetch_layers(
             layers, client, store, advance=lambda _sha256, _count: None, finished=lambda _sha256: None
         )
         system = _system(wanted.name, layers, store)
+        if system.architecture != architecture:
+            raise InputError(
+                f"it holds a system for {system.architecture}, not for {architecture}",
+                hint="its config says otherwise, so the image is broken: choose another",
+            )
+        index = found.index or (previous.index if previous and previous.digest == found.digest else "")
+        return Base(image=_base_image(wanted, found, index, layers, system), system=system)
     except ImagebuilderError as error:
         # Where it stands in the recipe; what it is called is in the message.
         error.problems = tuple(_of_recipe(problem, wanted) for problem in error.problems)
         raise
-    if system.architecture != architecture:
-        raise InputError(
-            f"{wanted.name} holds a system for {system.architecture}, not for {architecture}",
-            where="base: image",
-            hint="its config says otherwise, so the image is broken: choose another",
-        )
-    index = found.index or (previous.index if previous and previous.digest == found.digest else "")
-    return Base(image=_base_image(wanted, found, index, layers, system), system=system)
+
+
+def differences(image: BaseImage, architecture: str, site: Site) -> tuple[str, ...]:
+    """List the facts about the base that differ between the lock and the registry, at the lock's digests.
+
+    Raises:
+        RegistryError: there is no such image, or the registry cannot be reached.
+
+    """
+    found = pull.find(fetch.client_of(image.name, site), image.index or image.digest, architecture)
+    said = {
+        "digest": found.digest,
+        "user": str(found.config.get("User") or ""),
+        "env": _environment(found.config),
+        "labels": _labels(found.config),
+        "layers": tuple(BaseLayer.model_validate(vars(layer)) for layer in found.layers),
+    }
+    return tuple(key for key, value in said.items() if getattr(image, key) != value)
+
+
+def hidden_differences(image: BaseImage, store: Store) -> tuple[str, ...]:
+    """List the facts about the base's system that differ between the lock and the layers in the store."""
+    system = again(image, store)
+    said = {
+        "packages": system.packages,
+        "accounts": dict(system.accounts),
+        "archives": _archives(system),
+    }
+    return tuple(key for key, value in said.items() if getattr(image, key) != value)
 
 
 def again(image: BaseImage, store: Store) -> System:
@@ -87,45 +126,75 @@ def _system(name: str, layers: tuple[BaseLayer, ...], store: Store) -> System:
     return facts.of_tree(tree.read(blobs, facts.wanted, name), name)
 
 
+def _broken(what: str) -> InputError:
+    return InputError(f"its config cannot be used: {what}", hint="choose another image")
+
+
+def _layers(found: pull.Image) -> tuple[BaseLayer, ...]:
+    if len(found.layers) > _MOST_LAYERS:
+        raise _broken(f"it has {len(found.layers)} layers, and at most {_MOST_LAYERS} can be built on")
+    layers = []
+    for number, layer in enumerate(found.layers, 1):
+        try:
+            layers.append(BaseLayer.model_validate(vars(layer)))
+        except ValidationError:
+            raise _broken(f"what it says of layer {number} is not a digest of sha256") from None
+    return tuple(layers)
+
+
 def _base_image(
     wanted: RegistryImage, found: pull.Image, index: str, layers: tuple[BaseLayer, ...], system: System
 ) -> BaseImage:
-    return BaseImage(
-        name=wanted.name,
-        digest=found.digest,
-        index=index,
-        user=str(found.config.get("User") or ""),
-        env=_environment(found.config),
-        labels=_labels(found.config),
-        accounts=dict(system.accounts),
-        archives=tuple(sorted({archive.name for archive in system.archives})),
-        layers=layers,
-        packages=system.packages,
-    )
+    try:
+        return BaseImage(
+            name=wanted.name,
+            digest=found.digest,
+            index=index,
+            user=found.config.get("User") or "",
+            env=_environment(found.config),
+            labels=_labels(found.config),
+            accounts=dict(system.accounts),
+            archives=_archives(system),
+            layers=layers,
+            packages=system.packages,
+        )
+    except ValidationError as error:
+        places = {str(item["loc"][0]) for item in error.errors()}
+        raise _broken(f"its {' and '.join(sorted(places))} cannot be written to a lock") from None
+
+
+def _archives(system: System) -> tuple[str, ...]:
+    return tuple(sorted({archive.name for archive in system.archives}))
 
 
 def _environment(config: Mapping[str, Any]) -> dict[str, str]:
-    pairs = config.get("Env")
-    texts = [text for text in pairs if isinstance(text, str)] if isinstance(pairs, list) else []
-    return _told("variable", {name: value for name, _, value in (text.partition("=") for text in texts)})
+    pairs = config.get("Env") or []
+    if not isinstance(pairs, list) or not all(isinstance(text, str) for text in pairs):
+        raise _broken("`Env` is not a list of texts")
+    texts = {name: value for name, _, value in (text.partition("=") for text in pairs)}
+    return _told("variable", texts, plans.inherited_env(texts))
 
 
 def _labels(config: Mapping[str, Any]) -> dict[str, str]:
-    found = config.get("Labels")
-    texts = {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
-    return _told("label", texts)
+    texts = config.get("Labels") or {}
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise _broken("`Labels` is not an object of texts")
+    return _told("label", texts, plans.inherited_labels(texts))
 
 
-def _told(kind: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what does not fit on a line, or has no usual name."""
+def _told(kind: str, texts: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """Leave out variables and labels that are forbidden, too long, of several lines, or oddly named."""
+    if len(texts) > _MOST_TEXTS:
+        raise _broken(f"it has {len(texts)} {kind}s; at most {_MOST_TEXTS} are taken over")
     name = _VARIABLE if kind == "variable" else _LABEL
     kept = {
         key: text
-        for key, text in texts.items()
+        for key, text in inherited.items()
         if name.fullmatch(key) and text.isprintable() and len(text) <= _LONGEST
     }
     for key in sorted(texts.keys() - kept.keys()):
-        log.warning("the base's %s %s is left out: it is not plain text", kind, printable(key))
+        reason = "it is not plain text" if key in inherited else _REASONS[kind]
+        log.warning("the base's %s %s is left out: %s", kind, printable(key), reason)
     return kept
 
 

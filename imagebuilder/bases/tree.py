@@ -9,7 +9,6 @@ path is looked up in the tree, with its links followed inside of it.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import tarfile
@@ -18,30 +17,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from imagebuilder import tarstream
-from imagebuilder.errors import BuildError
+from imagebuilder.core import tarstream
+from imagebuilder.core.streams import HashedReader
+from imagebuilder.core.tarstream import Entry
+from imagebuilder.core.yamlfile import printable
+from imagebuilder.errors import BuildError, InputError
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _MOST_LINKS = 40
 _PIECE = 1 << 20
+# What somebody else's layers may ask of this host: the largest images have half a million files, some twenty
+# folders deep. A million take 600 MB here.
+_MOST_PATHS = 1_000_000
+_DEEPEST = 200
+_MOST_STEPS = 100_000_000
+# A list of three thousand packages has five megabytes; every layer that adds one has a list of its own.
+_LARGEST_KEPT = 16 << 20
+_MOST_KEPT = 128 << 20
 # Where an engine mounts its own things: what a layer has there is never seen, and devices cannot be made
 # without privileges.
 _MOUNTED = frozenset({"dev", "proc", "sys"})
 _CAPABILITY = "SCHILY.xattr.security.capability"
 
 Wanted = Callable[[str], bool]
-"""Says of a path whether its content is to be kept in memory; it is told of small files only."""
-KEPT_BYTES = 64 << 20
+"""Says of a path whether its content is to be kept in memory."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Inode:
-    """One file, whatever number of paths it has: in which layer its content is, and at which entry of it."""
+    """One file, whatever number of paths it has: its layer, its entry there, and the number of that."""
 
     layer: int
-    entry: int
-    header: tarfile.TarInfo
+    number: int
+    entry: Entry
     data: bytes | None = None
 
 
@@ -50,20 +59,20 @@ class Node:
     """One path; only a folder has children."""
 
     inode: Inode
+    depth: int = 0
     children: dict[str, Node] = field(default_factory=dict)
 
     @property
     def is_folder(self) -> bool:
-        return self.inode.header.isdir()
+        return self.inode.entry.is_folder
 
 
 @dataclass(kw_only=True)
 class Tree:
-    """All paths, below a root that is a folder."""
+    """All paths, below a root that is a folder; `name` is what the image is called, for messages."""
 
-    root: Node = field(
-        default_factory=lambda: Node(inode=Inode(layer=-1, entry=-1, header=_folder_header("")))
-    )
+    name: str = ""
+    root: Node = field(default_factory=lambda: Node(inode=_implied(-1, "")))
 
     def walk(self) -> Iterator[tuple[str, Node]]:
         """Give every path and its node, a folder before what is in it, sorted."""
@@ -82,9 +91,28 @@ class Tree:
         return _Walker(self).lookup(path, follow=True)
 
     def text(self, path: str) -> str:
-        """Read a file whose content was kept; "" where there is none."""
+        """Read a file whose content was kept; "" where there is nothing, or a link that leads nowhere.
+
+        Raises:
+            InputError: it is a folder or a device, or its content was not kept.
+
+        """
         node = self.find(path)
-        return (node.inode.data or b"").decode("utf-8", "replace") if node else ""
+        if node is None:
+            return ""
+        entry, data = node.inode.entry, node.inode.data
+        if not entry.is_file or data is None:
+            wrong = (
+                f"has {entry.size} bytes, or is a link to an unusual place"
+                if entry.is_file
+                else "is not a file"
+            )
+            raise InputError(
+                f"{self.name} is broken: its `{path}` {wrong}, so that it cannot be read",
+                where="base: image",
+                hint="choose another image",
+            )
+        return data.decode("utf-8", "replace")
 
 
 def read(layers: Sequence[tuple[Path, str]], wanted: Wanted, where: str) -> Tree:
@@ -99,13 +127,16 @@ def read(layers: Sequence[tuple[Path, str]], wanted: Wanted, where: str) -> Tree
         BuildError: a layer is damaged, or its tar is not the one that the image's config names.
 
     """
-    tree = Tree()
+    tree = Tree(name=where)
+    walker = _Walker(tree)
     for number, (path, diff_id) in enumerate(layers):
-        with _opened(path, where) as stream:
-            measured = _Measured(stream)
-            with tarfile.open(fileobj=cast("BinaryIO", measured), mode="r|") as tar:
-                _Walker(tree).apply(tar, number, wanted)
-            measured.drain()
+        with _opened(path, where, number) as stream:
+            measured = HashedReader(stream)
+            buffered = io.BufferedReader(measured, _PIECE)
+            walker.apply(cast("BinaryIO", buffered), number, wanted)
+            # What is behind the tar's end belongs to it too.
+            while buffered.read(_PIECE):
+                pass
         if measured.digest != diff_id:
             raise BuildError(
                 f"layer {number + 1} holds a tar with the digest {measured.digest}, not {diff_id}",
@@ -159,71 +190,66 @@ def write(
             if node.is_folder:
                 tar.addfile(_header(node.inode, path))
                 yield _seen(path, node.inode, "dir")
-            elif node.inode.header.isreg():
+            elif node.inode.entry.is_file:
                 paths.setdefault(id(node.inode), []).append(path)
                 inodes[id(node.inode)] = node.inode
             else:
                 others.append((path, node))
-        wanted = {(inode.layer, inode.entry): key for key, inode in inodes.items()}
+        wanted = {(inode.layer, inode.number): key for key, inode in inodes.items()}
         for number, blob in enumerate(layers):
             if not any(layer == number for layer, _ in wanted):
                 continue
-            with _opened(blob, where) as stream, tarfile.open(fileobj=stream, mode="r|") as source:
-                for entry, member in enumerate(source):
-                    key = wanted.get((number, entry))
+            with _opened(blob, where, number) as stream:
+                for position, (_, content) in enumerate(tarstream.entries(stream)):
+                    key = wanted.get((number, position))
                     if key is not None:
-                        yield from _copy(source, member, inodes[key], paths[key], tar)
+                        yield from _copy(content, inodes[key], paths[key], tar)
         for path, node in others:
             tar.addfile(_header(node.inode, path))
-            yield _seen(path, node.inode, "link" if node.inode.header.issym() else "other")
+            yield _seen(path, node.inode, "link" if node.inode.entry.is_symlink else "other")
 
 
-def _copy(
-    source: tarfile.TarFile, member: tarfile.TarInfo, inode: Inode, paths: list[str], tar: tarfile.TarFile
-) -> Iterator[Seen]:
+def _copy(content: BinaryIO, inode: Inode, paths: list[str], tar: tarfile.TarFile) -> Iterator[Seen]:
     """Write one file's content under its first path, and links to that under the others."""
-    hashed = _Measured(cast("BinaryIO", source.extractfile(member)))
+    hashed = HashedReader(content)
+    size = inode.entry.size
     first = _header(inode, paths[0])
-    first.size = member.size
-    tar.addfile(first, cast("BinaryIO", hashed))
+    first.size = size
+    tar.addfile(first, cast("BinaryIO", io.BufferedReader(hashed, _PIECE)))
     digest = hashed.digest.removeprefix("sha256:")
-    yield _seen(paths[0], inode, "file", digest, member.size)
+    yield _seen(paths[0], inode, "file", digest, size)
     for path in paths[1:]:
         link = _header(inode, path)
         link.type, link.linkname, link.size = tarfile.LNKTYPE, paths[0], 0
         tar.addfile(link)
-        yield _seen(path, inode, "file", digest, member.size)
+        yield _seen(path, inode, "file", digest, size)
 
 
 class _Walker:
-    """Looks paths up in a tree, and lays one layer over it."""
+    """Looks paths up in a tree, and lays layers over it; what that takes is counted, and bounded."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
+        self._paths = self._steps = self._kept = 0
 
-    def apply(self, tar: tarfile.TarFile, layer: int, wanted: Wanted) -> None:
-        kept = 0
-        for entry, member in enumerate(tar):
-            parts = _parts(member.name)
+    def apply(self, stream: BinaryIO, layer: int, wanted: Wanted) -> None:
+        """Lay one layer over the tree."""
+        for number, (entry, content) in enumerate(tarstream.entries(stream)):
+            parts = _parts(entry.path)
             if not parts:
                 continue
             folder, name = self._folder(parts[:-1], layer), parts[-1]
             if name == _OPAQUE:
-                _forget(folder, layer)
+                self._forget(folder, layer)
             elif name.startswith(_WHITEOUT):
-                _remove(folder, name.removeprefix(_WHITEOUT), layer)
-            elif member.islnk():
-                target = self.lookup("/".join(_parts(member.linkname)), follow=False)
-                if target is None or target.is_folder:
-                    raise BuildError(f"`{member.name}` is a link to `{member.linkname}`, which is not there")
-                folder.children[name] = Node(inode=target.inode)
+                self._remove(folder, name.removeprefix(_WHITEOUT), layer)
+            elif entry.is_hardlink:
+                self._put(folder, name, self._linked(entry))
             else:
-                inode = Inode(layer=layer, entry=entry, header=member)
-                if member.isreg() and wanted("/".join(parts)) and kept + member.size <= KEPT_BYTES:
-                    file = tar.extractfile(member)
-                    inode.data = file.read() if file else b""
-                    kept += member.size
-                _place(folder, name, inode)
+                inode = Inode(layer=layer, number=number, entry=entry)
+                if entry.is_file and wanted("/".join(parts)):
+                    inode.data = self._content(entry, content)
+                self._put(folder, name, inode)
 
     def lookup(self, path: str, *, follow: bool) -> Node | None:
         """Find a path; links in its folders are followed, and one at its end where that is asked for."""
@@ -231,69 +257,93 @@ class _Walker:
         trail = [self._tree.root]
         links = 0
         while todo:
+            self._step()
             name = todo.pop()
             if name == "..":
-                trail = trail[:-1] or trail
+                del trail[max(len(trail) - 1, 1) :]
                 continue
             node = trail[-1].children.get(name)
             if node is None:
                 return None
-            if node.inode.header.issym() and (todo or follow):
+            if node.inode.entry.is_symlink and (todo or follow):
                 links += 1
                 if links > _MOST_LINKS:
                     return None
-                target = node.inode.header.linkname
-                trail = [self._tree.root] if target.startswith("/") else trail
+                target = node.inode.entry.link
+                del trail[1 if target.startswith("/") else len(trail) :]
                 todo += [part for part in target.split("/") if part not in {"", "."}][::-1]
                 continue
-            trail = [*trail, node]
+            trail.append(node)
         return trail[-1]
 
     def _folder(self, parts: Sequence[str], layer: int) -> Node:
         """Find the folder that an entry goes into; folders that no layer names are made."""
         node = self._tree.root
         for depth, name in enumerate(parts):
+            self._step()
             child = node.children.get(name)
-            if child is not None and child.inode.header.issym():
+            if child is not None and child.inode.entry.is_symlink:
                 child = self.lookup("/".join(parts[: depth + 1]), follow=True)
             if child is None or not child.is_folder:
-                header = _folder_header("/".join(parts[: depth + 1]))
-                child = Node(inode=Inode(layer=layer, entry=-1, header=header))
-                node.children[name] = child
+                child = self._put(node, name, _implied(layer, name))
             node = child
         return node
 
+    def _put(self, folder: Node, name: str, inode: Inode) -> Node:
+        self._paths += 1
+        if self._paths > _MOST_PATHS or folder.depth >= _DEEPEST:
+            raise BuildError(
+                f"`{printable(name)}` is too much: {_MOST_PATHS} files and folders are read, and folders "
+                f"{_DEEPEST} deep"
+            )
+        before = folder.children.get(name)
+        kept = before.children if before is not None and inode.entry.is_folder else {}
+        node = folder.children[name] = Node(inode=inode, depth=folder.depth + 1, children=kept)
+        return node
 
-class _Measured(io.RawIOBase):
-    """A stream that is hashed while it is read."""
+    def _forget(self, folder: Node, layer: int) -> None:
+        """Drop what lower layers have in a folder."""
+        for name in tuple(folder.children):
+            self._remove(folder, name, layer)
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._hash = hashlib.sha256()
+    def _remove(self, folder: Node, name: str, layer: int) -> None:
+        """Drop a path of lower layers; what this layer itself puts there stays."""
+        self._step()
+        node = folder.children.get(name)
+        if node is None or (not node.is_folder and node.inode.layer == layer):
+            return
+        if node.is_folder:
+            self._forget(node, layer)
+            if node.children or node.inode.layer == layer:
+                return
+        del folder.children[name]
 
-    def readable(self) -> bool:
-        return True
+    def _linked(self, entry: Entry) -> Inode:
+        """Find the file that a hard link is another name of."""
+        target = self.lookup("/".join(_parts(entry.link)), follow=False)
+        if target is None or target.is_folder:
+            raise BuildError(
+                f"`{printable(entry.path)}` is a link to `{printable(entry.link)}`, which is not there"
+            )
+        return target.inode
 
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size)
-        self._hash.update(data)
-        return data
+    def _content(self, entry: Entry, content: BinaryIO) -> bytes | None:
+        if entry.size > min(_LARGEST_KEPT, _MOST_KEPT - self._kept):
+            return None
+        self._kept += entry.size
+        return content.read()
 
-    def drain(self) -> None:
-        """Read what is behind the tar's end, which belongs to it too."""
-        while self.read(_PIECE):
-            pass
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
+    def _step(self) -> None:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise BuildError("its folders and links lead through each other without end")
 
 
 class _opened:  # noqa: N801 used as a function, like `open`
     """A layer's tar, whose faults are told as those of the image."""
 
-    def __init__(self, path: Path, where: str) -> None:
-        self._path, self._where = path, where
+    def __init__(self, path: Path, where: str, number: int) -> None:
+        self._path, self._where, self._layer = path, where, f"layer {number + 1}"
 
     def __enter__(self) -> BinaryIO:
         self._stream = tarstream.open_layer(self._path)
@@ -303,81 +353,57 @@ class _opened:  # noqa: N801 used as a function, like `open`
         self._stream.close()
         if isinstance(error, tarstream.errors()) and not isinstance(error, BrokenPipeError):
             raise BuildError(
-                f"a layer of the base cannot be read: {error}",
+                f"{self._layer} of the base cannot be read: {printable(str(error))}",
                 where=self._where,
-                hint="run: imagebuilder cache verify --fix",
+                hint="run: imagebuilder cache verify --fix; if that finds nothing, choose another image",
             ) from error
         if isinstance(error, BuildError) and not error.problems[0].where:
-            raise BuildError(str(error), where=self._where, hint="the image is damaged") from error
+            raise BuildError(
+                f"{self._layer} of the base: {error}",
+                where=self._where,
+                hint="the image is damaged: choose another",
+            ) from error
 
 
 def _parts(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if ".." in parts:
-        raise BuildError(f"`{name}` leads out of the image")
+        raise BuildError(f"`{printable(name)}` leads out of the image")
     return parts
-
-
-def _forget(folder: Node, layer: int) -> None:
-    """Drop what lower layers have in a folder."""
-    for name in tuple(folder.children):
-        _remove(folder, name, layer)
-
-
-def _remove(folder: Node, name: str, layer: int) -> None:
-    """Drop a path of lower layers; what this layer itself puts there stays."""
-    node = folder.children.get(name)
-    if node is None or (not node.is_folder and node.inode.layer == layer):
-        return
-    if node.is_folder:
-        _forget(node, layer)
-        if node.children or node.inode.layer == layer:
-            return
-    del folder.children[name]
-
-
-def _place(folder: Node, name: str, inode: Inode) -> None:
-    before = folder.children.get(name)
-    if inode.header.isdir():
-        kept = before.children if before is not None else {}
-        folder.children[name] = Node(inode=inode, children=kept)
-    else:
-        folder.children[name] = Node(inode=inode)
 
 
 def _portable(node: Node) -> bool:
     """Leave out devices, which only a privileged user can make, and pipes and sockets of a past moment."""
-    header = node.inode.header
-    return header.isdir() or header.isreg() or header.issym()
+    entry = node.inode.entry
+    return entry.is_folder or entry.is_file or entry.is_symlink
 
 
-def _folder_header(path: str) -> tarfile.TarInfo:
-    header = tarfile.TarInfo(path)
-    header.type, header.mode = tarfile.DIRTYPE, 0o755
-    return header
+def _implied(layer: int, path: str) -> Inode:
+    """Make the folder that a layer has no entry for, but that has something in it."""
+    return Inode(layer=layer, number=-1, entry=Entry(path=path, kind=tarfile.DIRTYPE))
 
 
 def _header(inode: Inode, path: str) -> tarfile.TarInfo:
     """Make the header of a path: owners by number, and of all attributes only the one of a program."""
-    old = inode.header
+    old = inode.entry
     new = tarfile.TarInfo(path)
-    new.type = old.type if old.isdir() or old.issym() else tarfile.REGTYPE
-    new.mode, new.uid, new.gid, new.mtime = old.mode & 0o7777, old.uid, old.gid, int(old.mtime)
-    new.linkname = old.linkname if old.issym() else ""
-    if _CAPABILITY in old.pax_headers:
-        new.pax_headers = {_CAPABILITY: old.pax_headers[_CAPABILITY]}
+    new.type = tarfile.REGTYPE if old.is_file else old.kind
+    new.mode, new.uid, new.gid, new.mtime = old.mode, old.uid, old.gid, old.mtime
+    new.linkname = old.link if old.is_symlink else ""
+    if old.capability:
+        new.pax_headers = {_CAPABILITY: old.capability.decode("utf-8", "surrogateescape")}
     return new
 
 
 def _seen(path: str, inode: Inode, kind: str, sha256: str = "", size: int = 0) -> Seen:
-    header = inode.header
+    entry = inode.entry
     return Seen(
         path=path,
         kind=kind,
-        mode=header.mode & 0o7777,
-        uid=header.uid,
-        gid=header.gid,
+        mode=entry.mode,
+        uid=entry.uid,
+        gid=entry.gid,
         size=size,
-        link=header.linkname if header.issym() else "",
+        link=entry.link if entry.is_symlink else "",
         sha256=sha256,
     )

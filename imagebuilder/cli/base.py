@@ -15,8 +15,6 @@ from imagebuilder import __version__
 from imagebuilder.errors import ImagebuilderError, InputError
 
 if TYPE_CHECKING:
-    from imagebuilder.registry import Options
-    from imagebuilder.site import Site
     from imagebuilder.smoke.report import Report
     from imagebuilder.store import Store
 
@@ -49,7 +47,8 @@ PlatformName = Annotated[
     ),
 ]
 PlainHttp = Annotated[
-    bool, typer.Option("--plain-http", help="Allow plain HTTP to a registry that is not on this host.")
+    bool,
+    typer.Option("--plain-http", help="Allow plain HTTP to a registry elsewhere, if it does not speak TLS."),
 ]
 MoveTags = Annotated[
     bool, typer.Option("--move", help="Let tags that stand for another image there stand for this one.")
@@ -67,6 +66,10 @@ ToolsPlace = Annotated[
         metavar="WHERE",
         help="Where apt and mmdebstrap run: host, container, or auto (container if this host lacks them).",
     ),
+]
+Locked = Annotated[
+    bool,
+    typer.Option("--locked", help="Resolve nothing: fail where the lock is missing or out of step."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -102,16 +105,9 @@ def open_store(folder: Path | None) -> Store:
     return Store(folder) if folder is not None else Store.default()
 
 
-def registry_options(site: Site, host: str, *, plain_http: bool) -> Options:
-    """Say how to reach a registry, from the site's settings and the command line."""
-    from imagebuilder.registry import access
-
-    return access.options(site, host, plain_http=plain_http)
-
-
 def write_views(found: Report, html: Path | None, junit: Path | None) -> None:
     """Write the views that were asked for."""
-    from imagebuilder import textfile
+    from imagebuilder.core import textfile
     from imagebuilder.smoke.views import junit as test_cases
     from imagebuilder.smoke.views import page
 
@@ -150,6 +146,10 @@ def out(text: str) -> None:
 
 def err(text: str) -> None:
     typer.echo(shown(text), err=True)
+
+
+def warn(text: str) -> None:
+    err(f"warning: {text}")
 
 
 def shown(text: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ import typer
 from imagebuilder.cli import engines
 from imagebuilder.cli.base import (
     Json,
+    Locked,
     PlatformName,
     ProgressKind,
     RecipeFile,
@@ -30,14 +32,15 @@ from imagebuilder.cli.base import (
 from imagebuilder.errors import TestFailure
 
 if TYPE_CHECKING:
+    from imagebuilder.engines.context import BuildContext
     from imagebuilder.engines.embedded import Built
-    from imagebuilder.engines.means import Means
-    from imagebuilder.engines.workshop import Workshop
-    from imagebuilder.lock import Lock
+    from imagebuilder.host.site import Site
+    from imagebuilder.lock.model import Lock
     from imagebuilder.plan import Plan
-    from imagebuilder.reproduce import Verdict
-    from imagebuilder.site import Site
     from imagebuilder.store import ImageRecord, IndexRecord, Store
+    from imagebuilder.workflow import LockedRecipe
+    from imagebuilder.workflow.reproduce import RebuildVerdict
+    from imagebuilder.workflow.source import Source
 
 _BAKED = (
     "warning: `ssh: {keys: baked}` puts a private key into a layer: whoever can pull the image can log in to "
@@ -60,10 +63,19 @@ _VerifyReproducible = Annotated[
     ),
 ]
 _Verify = Annotated[
-    bool, typer.Option("--verify", help="Compute every diffID again, also those that the lock knows.")
+    bool,
+    typer.Option(
+        "--verify",
+        help="Make the layers of wheels again and read all others: believe nothing in the store.",
+    ),
 ]
 _Engine = Annotated[
-    str, typer.Option("--engine", metavar="NAME", help="embedded (no daemon), or docker (through buildx).")
+    str,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="embedded (no daemon), or docker: buildx builds the rendered Dockerfile.",
+    ),
 ]
 _Builder = Annotated[
     str, typer.Option("--builder", metavar="NAME", help="docker: which of `docker buildx ls`.")
@@ -76,9 +88,6 @@ _Base = Annotated[
         help="docker: the base from its registry, bootstrap for one made here, or auto.",
     ),
 ]
-_Pure = Annotated[
-    bool, typer.Option("--pure", help="docker: BuildKit builds all of the rendered Dockerfile.")
-]
 
 
 @app.command()
@@ -87,121 +96,120 @@ def build(
     load: _Load = False,
     output: _Output = None,
     platform: PlatformName = "",
+    locked: Locked = False,
     verify_reproducible: _VerifyReproducible = False,
     verify: _Verify = False,
     engine: _Engine = "embedded",
     builder: _Builder = "",
     base: _Base = "auto",
-    pure: _Pure = False,
     site: SiteFile = None,
     tools: ToolsPlace = "",
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Build the image of a recipe, for each of its platforms. Locks it first if it never was."""
-    from imagebuilder import known, oci
-    from imagebuilder import lock as locks
-    from imagebuilder.attest import source as sources
+    """Build the image of a recipe, for each of its platforms. Locks it first if it has no lock."""
+    from imagebuilder.host.site import detect
+    from imagebuilder.image import layout
+    from imagebuilder.lock import model as locks
     from imagebuilder.plan import KeysLayer
-    from imagebuilder.site import detect
-    from imagebuilder.workflow import join_images, read_plans, update_lock
+    from imagebuilder.workflow import read_locks, update_lock
+    from imagebuilder.workflow import source as sources
 
     check_progress(progress)
-    means = engines.docker_means(engine, builder, base, pure=pure, verify=verify_reproducible)
-    if not locks.path_for(recipe_file).exists():
+    proofs = {"--verify-reproducible": verify_reproducible, "--verify": verify}
+    docker = engines.docker_options(engine, builder, base, proofs)
+    # A missing lock is an error of `read_locks`.
+    if not locked and not locks.path_for(recipe_file).exists():
         err(f"{recipe_file} has no lock yet: resolving")
         update_lock(recipe_file, site, None, open_store(store), tools=tools)
-    targets = read_plans(recipe_file, platform)
+    read = read_locks(recipe_file)
+    targets = read.plans(platform)
     source = sources.of_recipe(recipe_file)
+    if load:
+        engines.require_engine()
     where = open_store(store)
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
     if any(isinstance(layer, KeysLayer) for _, planned in targets for layer in planned.layers):
         err(_BAKED)
-    if means is not None and pure:
-        asked = engines.Pure(load=load, output=output, progress=progress, as_json=as_json)
-        engines.build_pure(targets, where, surroundings, means, asked)
+    if docker is not None:
+        wish = engines.DockerBuild(load=load, output=output, progress=progress, as_json=as_json)
+        engines.build_with_docker(targets, where, surroundings, docker, wish)
         return
     way = _Way(
         store=where,
         site=surroundings,
-        means=means,
         progress=progress,
-        trusting=not verify,
+        proving=verify,
         twice=verify_reproducible,
     )
-    made, verdicts = _make(targets, way)
-    for built in made:
-        sources.remember(where, built.image.manifest, source)
-    known.remember(recipe_file, where)
-    index = join_images(recipe_file, where)
+    made, verdicts = _make(read, targets, way)
+    index = _remember(read, source, made, where)
     whole = index if index is not None and not platform else made[0].image
     if output is not None:
-        oci.export(whole, where, output)
+        layout.export(whole, where, output)
     reference = engines.load_image(_loadable(made), where) if load else ""
     if as_json:
         _print_built(whole, made, verdicts, reference)
     else:
         _show_images(made, index, verdicts)
         _show_next(reference, output, recipe_file)
-    if not all(verdict.same for verdict in verdicts):
-        raise TestFailure(
-            "built again, the image has another digest", where=str(recipe_file), hint="what differs is above"
-        )
+    _require_same(recipe_file, verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Way:
-    """How images are made: where, by what, and how much of it is proven (see the options of `build`)."""
+    """How images are made: where, and how much of it is proven (see the options of `build`)."""
 
     store: Store
     site: Site
-    means: Means | None
     progress: str
-    trusting: bool
+    proving: bool
     twice: bool
 
 
-def _make(targets: Sequence[tuple[Lock, Plan]], way: _Way) -> tuple[list[Built], list[Verdict]]:
+def _make(
+    read: LockedRecipe, targets: Sequence[tuple[Lock, Plan]], way: _Way
+) -> tuple[list[Built], list[RebuildVerdict]]:
     """Build the image of each platform, and each once more where that was asked for."""
-    from imagebuilder import known, toolbox
+    from imagebuilder.core.progress import shown
     from imagebuilder.engines import embedded
-    from imagebuilder.progress import shown
+    from imagebuilder.host import tools as toolbox
+    from imagebuilder.layers import hints
 
     # Before the first of them takes its minutes: may the last be made here at all?
-    for _, planned in targets if way.means is None else ():
+    for _, planned in targets:
         embedded.require_possible(embedded.missing_layers(planned, way.store), toolbox.choose(way.site))
     made: list[Built] = []
-    verdicts: list[Verdict] = []
+    verdicts: list[RebuildVerdict] = []
     for locked, planned in targets:
         with shown(way.progress, sys.stderr) as live:
-            shop = embedded.Workshop(
-                lock=locked, store=way.store, site=way.site, progress=live, trusting=way.trusting
+            context = embedded.BuildContext(
+                lock=locked,
+                store=way.store,
+                site=way.site,
+                progress=live,
+                request=partial(read.request, planned.platform),
             )
-            for title in () if way.trusting else known.distrust(planned, way.store):
-                live.note(f"{title} is not what was recorded of it: it is made again")
-            built = _with_docker(planned, shop, way.means) if way.means else embedded.build(planned, shop)
+            before = hints.forget(planned, way.store) if way.proving else {}
+            built = embedded.build(planned, context)
+            for title in hints.changed(planned, before, way.store):
+                live.note(f"{title} was not what its packages give: it was made again")
             made.append(built)
             if way.twice:
-                verdicts.append(_made_again(planned, built, shop))
+                verdicts.append(_made_again(planned, built, context))
     return made, verdicts
 
 
-# Each of these brings the network and more, which most builds of what is there already do without.
-def _with_docker(planned: Plan, shop: Workshop, means: Means) -> Built:
-    from imagebuilder.engines import docker
+def _made_again(planned: Plan, built: Built, context: BuildContext) -> RebuildVerdict:
+    # Late: it loads the network and all that makes layers, and most builds use neither.
+    from imagebuilder.workflow import reproduce
 
-    return docker.build(planned, shop, means)
-
-
-def _made_again(planned: Plan, built: Built, shop: Workshop) -> Verdict:
-    from imagebuilder import reproduce
-
-    return reproduce.verify(planned, built.image, shop)
+    return reproduce.verify(planned, built.image, context)
 
 
 def _print_built(
-    whole: ImageRecord | IndexRecord, made: list[Built], verdicts: list[Verdict], reference: str
+    whole: ImageRecord | IndexRecord, made: list[Built], verdicts: list[RebuildVerdict], reference: str
 ) -> None:
     rows = [_told(built) for built in made]
     for row, verdict in zip(rows, verdicts, strict=False):
@@ -213,13 +221,13 @@ def _print_built(
         out_json({**summary, "platforms": rows, "reference": reference})
 
 
-def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[Verdict]) -> None:
+def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[RebuildVerdict]) -> None:
     for built in made:
         _show_built(built)
     if index is not None:
         out(f"index   {index.manifest}, of {' and '.join(image.platform for image in index.images)}")
     if verdicts:
-        from imagebuilder import reproduce
+        from imagebuilder.workflow import reproduce
 
         for verdict in verdicts:
             for line in reproduce.lines(verdict):
@@ -242,17 +250,36 @@ def _told(built: Built) -> dict[str, object]:
     }
 
 
+def _remember(read: LockedRecipe, source: Source, made: Sequence[Built], store: Store) -> IndexRecord | None:
+    """Keep what the images were made from; join them where all platforms of the recipe are there."""
+    from imagebuilder.layers import hints
+    from imagebuilder.workflow import join_images
+    from imagebuilder.workflow import source as sources
+
+    for built in made:
+        sources.remember(store, built.image.manifest, source)
+    hints.remember(read.path, store)
+    return join_images(read, store)
+
+
+def _require_same(recipe_file: Path, verdicts: Sequence[RebuildVerdict]) -> None:
+    if not all(verdict.same for verdict in verdicts):
+        raise TestFailure(
+            "built again, the image has another digest", where=str(recipe_file), hint="what differs is above"
+        )
+
+
 def _loadable(made: list[Built]) -> ImageRecord:
     """Choose what goes into the local engine, which runs one platform well: its own, if it was built."""
-    from imagebuilder import platforms
+    from imagebuilder.core import platforms
 
     own = platforms.own()
     return next((built.image for built in made if built.image.platform == own), made[0].image)
 
 
 def _show_built(built: Built) -> None:
-    from imagebuilder import platforms
-    from imagebuilder.progress import human
+    from imagebuilder.core import platforms
+    from imagebuilder.core.progress import human
 
     image = built.image
     foreign = "" if image.platform == platforms.DEFAULT else f" for {image.platform}"

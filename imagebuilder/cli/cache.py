@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @cache_app.command("ls")
 def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
     """List the images in the store, and what the store takes."""
-    from imagebuilder import cache
-    from imagebuilder.progress import human
+    from imagebuilder.core.progress import human
+    from imagebuilder.store import cache
 
     where = open_store(store)
     usage = cache.usage(where)
@@ -48,10 +48,10 @@ def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
 
 def _proof(image: ImageRecord, store: Store) -> str:
     """Say in a word or two whether a push would take the image for proven."""
-    from imagebuilder.registry.proof import require_proof
+    from imagebuilder.publish import proof
 
     try:
-        require_proof(image, store)
+        proof.require(image, store)
     except GateError:
         return "failed its test" if store.report(image.manifest).exists() else "not proven"
     return "proven"
@@ -67,9 +67,9 @@ def cache_verify(
     as_json: Json = False,
 ) -> None:
     """Hash every blob and download again, and name those that are not what they should be."""
-    from imagebuilder import cache
+    from imagebuilder.core.progress import shown
     from imagebuilder.errors import StoreError
-    from imagebuilder.progress import shown
+    from imagebuilder.store import cache
 
     check_progress(progress)
     where = open_store(store)
@@ -94,19 +94,31 @@ def cache_verify(
 
 @cache_app.command("prune")
 def cache_prune(
-    keep: Annotated[str, typer.Option("--keep", metavar="SIZE", help="Bytes to keep, e.g. 20GB.")] = "0",
+    keep: Annotated[str, typer.Option("--keep", metavar="SIZE", help="Bytes to keep, e.g. 20GB.")] = "",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove everything: images, reports, layers, downloads.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Remove nothing, and say what would be removed.")
+    ] = False,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
     """Remove what was not used for longest, until the store takes no more than SIZE."""
-    from imagebuilder import cache
-    from imagebuilder.progress import human
+    from imagebuilder.core.progress import human
+    from imagebuilder.store import cache
 
-    pruned = cache.prune(open_store(store), _size(keep))
+    if bool(keep) == everything:
+        raise InputError(
+            "does not say how much to remove" if not keep else "says two things",
+            where="cache prune",
+            hint="give either --keep SIZE, as in --keep 20GB, or --all",
+        )
+    pruned = cache.prune(open_store(store), 0 if everything else _size(keep), dry_run=dry_run)
     if as_json:
-        out_json(dataclasses.asdict(pruned))
+        out_json({**dataclasses.asdict(pruned), "dry_run": dry_run})
         return
-    out(f"removed {pruned.files} files, {human(pruned.bytes)}")
+    out(f"{'would remove' if dry_run else 'removed'} {pruned.files} files, {human(pruned.bytes)}")
 
 
 def _size(text: str) -> int:

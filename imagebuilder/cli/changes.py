@@ -20,7 +20,7 @@ from imagebuilder.cli.base import (
 )
 
 if TYPE_CHECKING:
-    from imagebuilder.diff import Change, Difference
+    from imagebuilder.image.diff import ChangedValue, ImageDifference
 
 _DIFFERENT = 1
 
@@ -36,7 +36,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two images, built or not: pins, packages, layers, and the bytes that a push would send."""
-    from imagebuilder import diff as diffs
+    from imagebuilder.image import diff as diffs
     from imagebuilder.workflow import side
 
     where = open_store(store)
@@ -61,7 +61,7 @@ def update(
     as_json: Json = False,
 ) -> None:
     """Move every pin to the newest version with which the others still fit, and lock again."""
-    from imagebuilder import diff as diffs
+    from imagebuilder.image import diff as diffs
     from imagebuilder.workflow import update_pins
 
     before, after, pins = update_pins(recipe_file, site, open_store(store), write=not dry_run, tools=tools)
@@ -80,9 +80,9 @@ def update(
         out(f"next: imagebuilder build {recipe_file}")
 
 
-def show(found: Difference, before: str, after: str) -> None:
+def show(found: ImageDifference, before: str, after: str) -> None:
     """Print a difference for people."""
-    from imagebuilder.progress import human
+    from imagebuilder.core.progress import human
 
     if found.same:
         out("nothing differs")
@@ -105,7 +105,7 @@ def show(found: Difference, before: str, after: str) -> None:
     )
 
 
-def _show_changes(title: str, changes: tuple[Change, ...]) -> None:
+def _show_changes(title: str, changes: tuple[ChangedValue, ...]) -> None:
     if not changes:
         return
     out(title)
@@ -114,7 +114,7 @@ def _show_changes(title: str, changes: tuple[Change, ...]) -> None:
         out(f"  {change.name}  {before or '(none)'} -> {after or '(gone)'}")
 
 
-def _words(change: Change) -> tuple[str, str]:
+def _words(change: ChangedValue) -> tuple[str, str]:
     """Leave hashes out where the versions alone tell the two apart."""
     short = change.before.partition(" ")[0], change.after.partition(" ")[0]
     return short if short[0] != short[1] else (change.before, change.after)

@@ -1,9 +1,9 @@
-"""Engines on the command line: their options, what BuildKit makes alone, and images put into them."""
+"""Engines on the command line: their options, builds with Docker, and images put into an engine."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,17 +12,16 @@ from imagebuilder.cli.base import err, out, out_json
 from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
-    from imagebuilder.engines.docker import PureBuilt
-    from imagebuilder.engines.means import Means
-    from imagebuilder.lock import Lock
+    from imagebuilder.engines.dockerfile import BuildxOptions, BuiltByDocker
+    from imagebuilder.host.site import Site
+    from imagebuilder.lock.model import Lock
     from imagebuilder.plan import Plan
-    from imagebuilder.site import Site
     from imagebuilder.store import ImageRecord, Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pure:
-    """How `build --pure` was asked for: where the image goes, and how that is told."""
+class DockerBuild:
+    """Where an image of the docker engine goes, and how progress and result are shown."""
 
     load: bool
     output: Path | None
@@ -30,58 +29,83 @@ class Pure:
     as_json: bool
 
 
-def docker_means(engine: str, builder: str, base: str, *, pure: bool, verify: bool) -> Means | None:
-    """Read the options of the docker engine; None for the other one.
+def docker_options(engine: str, builder: str, base: str, proofs: Mapping[str, bool]) -> BuildxOptions | None:
+    """Read the options of the docker engine; None for the embedded one.
+
+    Args:
+        engine: `embedded` or `docker`.
+        builder: name of a builder of buildx.
+        base: where the base comes from.
+        proofs: options that ask for the same bytes again, and whether each was given.
 
     Raises:
-        InputError: a word that is none, or an option of the engine that was not asked for.
+        InputError: an unknown word, or an option that the chosen engine does not have.
 
     """
-    from imagebuilder.engines.means import CHOICES, Means
+    if engine == "embedded":
+        for option, given in (("--builder", builder), ("--base", base != "auto")):
+            if given:
+                raise InputError(
+                    "counts only with the docker engine", where=option, hint="add --engine docker"
+                )
+        return None
+    if engine != "docker":
+        raise InputError(f"`{engine}` is not an engine: choose embedded or docker", where="--engine")
+    # Late: both bring what makes layers, which most builds of the embedded engine do without.
+    from imagebuilder.engines.bases import CHOICES
+    from imagebuilder.engines.dockerfile import BuildxOptions
 
-    if engine not in {"embedded", "docker"}:
-        raise InputError(f"`{engine}` is none of embedded, docker", where="--engine")
     if base not in CHOICES:
-        raise InputError(f"`{base}` is none of {', '.join(CHOICES)}", where="--base")
-    if engine == "docker" and verify:
+        raise InputError(f"`{base}` is not a base: choose one of {', '.join(CHOICES)}", where="--base")
+    for option in (name for name, given in proofs.items() if given):
         raise InputError(
             "the docker engine promises the same files, not the same bytes",
-            where="--verify-reproducible",
+            where=option,
             hint="leave out --engine docker",
         )
-    if engine == "docker":
-        return Means(builder=builder, base=cast("Any", base))
-    for option, given in (("--builder", builder), ("--base", base != "auto"), ("--pure", pure)):
-        if given:
-            raise InputError("counts only with the docker engine", where=option, hint="add --engine docker")
-    return None
+    return BuildxOptions(builder=builder, base=cast("Any", base))
 
 
-def build_pure(
-    targets: Sequence[tuple[Lock, Plan]], store: Store, site: Site, means: Means, asked: Pure
+def build_with_docker(
+    targets: Sequence[tuple[Lock, Plan]], store: Store, site: Site, options: BuildxOptions, wish: DockerBuild
 ) -> None:
-    """Have BuildKit build the Dockerfile of one platform, and show what came of it."""
-    from imagebuilder.engines import docker
-    from imagebuilder.engines.embedded import Workshop
-    from imagebuilder.progress import shown
+    """Have BuildKit build the Dockerfile of one platform, and show the image."""
+    from imagebuilder.core.progress import shown
+    from imagebuilder.engines import dockerfile
+    from imagebuilder.engines.context import BuildContext
 
     if len(targets) > 1:
         raise InputError(
-            "BuildKit alone builds one platform at a time", where="--pure", hint="name one with --platform"
+            "the docker engine builds one platform at a time",
+            where="--engine docker",
+            hint="name one with --platform",
         )
     ((locked, planned),) = targets
-    with shown(asked.progress, sys.stderr) as live:
-        shop = Workshop(lock=locked, store=store, site=site, progress=live)
-        # Where no other place was named it goes where `docker build` puts it.
-        load = asked.load or asked.output is None
-        built = docker.build_pure(planned, shop, means, load=load, output=asked.output)
-    _show(built, planned, asked)
+    with shown(wish.progress, sys.stderr) as live:
+        context = BuildContext(lock=locked, store=store, site=site, progress=live)
+        # Without --output the image goes where `docker build` puts it.
+        load = wish.load or wish.output is None
+        built = dockerfile.build(planned, context, options, load=load, output=wish.output)
+    _show(built, planned, wish)
+
+
+def require_engine() -> None:
+    """Check that a container engine answers, before a build takes its minutes.
+
+    Raises:
+        EnvironmentFault: neither Docker nor Podman answers.
+
+    """
+    from imagebuilder.smoke.engine import connect
+
+    with connect("auto"):
+        pass
 
 
 def load_image(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
     """Put an image into the local engine; returns what the engine knows it by."""
+    from imagebuilder.core.progress import human
     from imagebuilder.engines.load import load
-    from imagebuilder.progress import human
     from imagebuilder.smoke.engine import connect
 
     with connect(cast("Any", runtime)) as engine:
@@ -91,8 +115,8 @@ def load_image(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
     return result.reference
 
 
-def _show(built: PureBuilt, planned: Plan, asked: Pure) -> None:
-    if asked.as_json:
+def _show(built: BuiltByDocker, planned: Plan, wish: DockerBuild) -> None:
+    if wish.as_json:
         out_json(
             {
                 "name": planned.name,
@@ -107,9 +131,9 @@ def _show(built: PureBuilt, planned: Plan, asked: Pure) -> None:
         return
     out(f"image   {planned.name}:{planned.tag}")
     out(f"digest  {built.digest or built.config}")
-    out(f"time    {built.seconds:.1f} s, by BuildKit alone: it is not in the store")
-    if asked.output is not None:
-        out(f"wrote   {asked.output}")
+    out(f"time    {built.seconds:.1f} s, by BuildKit: the image is not in the store")
+    if wish.output is not None:
+        out(f"wrote   {wish.output}")
     if built.reference:
         out(f"loaded  {built.reference}")
         out(f"next:   imagebuilder smoke-test {built.reference}")

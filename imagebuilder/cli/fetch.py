@@ -40,10 +40,10 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Download all that building and testing will need, so that both work without a network afterwards."""
-    from imagebuilder import supply
-    from imagebuilder.progress import human, shown
-    from imagebuilder.site import detect
-    from imagebuilder.smoke.data import digits
+    from imagebuilder.core.progress import human, shown
+    from imagebuilder.fetch import locked as supply
+    from imagebuilder.host.site import detect
+    from imagebuilder.smoke.data import are_needed, digits
     from imagebuilder.store import Store
     from imagebuilder.workflow import read_plans
 
@@ -67,7 +67,7 @@ def fetch(
                 finished=lambda _sha256: None,
             )
             live.end("fetch", str(path), "done", sum(package.size for package in packages))
-        data = [digits(where, surroundings)] if "torch" in locked.pins else []
+        data = [digits(where, surroundings)] if are_needed(locked.pins) else []
         if target is not None:
             supply.copy(packages, where, target)
             for file in data:

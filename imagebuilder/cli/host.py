@@ -8,13 +8,7 @@ from typing import Annotated
 
 import typer
 
-from imagebuilder.cli.base import (
-    Json,
-    app,
-    err,
-    out,
-    out_json,
-)
+from imagebuilder.cli.base import Json, app, err, out, out_json
 from imagebuilder.errors import EnvironmentFault
 
 
@@ -30,7 +24,7 @@ def keys(
     ] = "",
 ) -> None:
     """Make the ssh keys of one job, to mount into its containers at /run/secrets/imagebuilder."""
-    from imagebuilder.keys import check_secret_name, make_keys, secret_manifest
+    from imagebuilder.plan.sshkeys import check_secret_name, make_keys, secret_manifest
 
     if secret:
         check_secret_name(secret)
@@ -50,7 +44,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Say what this host has and lacks for each verb, and how to mend it."""
-    from imagebuilder import doctor as doctors
+    from imagebuilder.workflow import doctor as doctors
 
     if fix:
         for line in doctors.fix():

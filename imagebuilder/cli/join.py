@@ -1,10 +1,10 @@
-"""The verb that joins published images of several platforms."""
+"""The verb that joins images of several platforms, which were pushed one by one."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,85 +15,110 @@ from imagebuilder.cli.base import (
     SiteFile,
     app,
     ask_password,
-    err,
     out,
     out_json,
-    registry_options,
+    warn,
 )
-from imagebuilder.errors import InputError
+
+if TYPE_CHECKING:
+    from imagebuilder.publish.join import Joined
+
+
+_Images = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="IMAGE...", help="Images of one repository, one of each platform: NAME:TAG or NAME@DIGEST."
+    ),
+]
+_Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", "-t", help="A tag for the index; may be repeated. [default: the recipe's]"),
+]
+_OutOfStep = Annotated[
+    bool, typer.Option("--out-of-step", help="Join images that are not of one recipe and lock.")
+]
+_Untested = Annotated[
+    bool, typer.Option("--untested", help="Join images without a passing smoke test attached.")
+]
+_SignKey = Annotated[
+    Path | None, typer.Option("--sign-key", metavar="FILE", help="Sign the index, as cosign does.")
+]
+_Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help="Public key that must have signed each image. [default: that of --sign-key]",
+    ),
+]
+_UnsignedParts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unsigned-parts",
+        metavar="PLATFORM",
+        help="Join this platform's image though the key has not signed it; may be repeated.",
+    ),
+]
 
 
 @app.command()
 def join(
-    images: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="IMAGE...",
-            help="Images of one repository, one of each platform: NAME:TAG or NAME@DIGEST.",
-        ),
-    ],
-    tags: Annotated[
-        list[str] | None,
-        typer.Option("--tag", "-t", help="A tag for the index; may be repeated. [default: the recipe's]"),
-    ] = None,
+    images: _Images,
+    tags: _Tags = None,
     move: MoveTags = False,
-    out_of_step: Annotated[
-        bool, typer.Option("--out-of-step", help="Join images that are not of one recipe and lock.")
-    ] = False,
-    untested: Annotated[
-        bool, typer.Option("--untested", help="Join images without a passing smoke test attached.")
-    ] = False,
-    sign_key: Annotated[
-        Path | None, typer.Option("--sign-key", metavar="FILE", help="Sign the index, as cosign does.")
-    ] = None,
+    out_of_step: _OutOfStep = False,
+    untested: _Untested = False,
+    sign_key: _SignKey = None,
+    key: _Key = None,
+    unsigned_parts: _UnsignedParts = None,
     plain_http: PlainHttp = False,
     site: SiteFile = None,
     as_json: Json = False,
 ) -> None:
     """Join pushed images of several platforms under one name, where each was built on a host of its own."""
-    from imagebuilder.attest import joining, published, signature, signing_keys
-    from imagebuilder.registry import Client, parse, upload
-    from imagebuilder.site import detect
+    from imagebuilder.host.site import detect
+    from imagebuilder.publish import join as joining
+    from imagebuilder.publish.attest import signing_keys
 
-    references = [parse(image) for image in images]
-    names = {reference.name for reference in references}
-    if len(names) > 1:
-        raise InputError(
-            f"they are in different repositories: {', '.join(sorted(names))}",
-            where="imagebuilder join",
-            hint="push them to the same one: an index names images beside it",
-        )
-    key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
-    options = registry_options(detect(site), references[0].host, plain_http=plain_http)
-    found = [published.read(published.open_image(image, options)) for image in images]
-    waived = [gate for gate, said in (("recipe", out_of_step), ("smoke-test", untested)) if said]
-    joint = joining.join(found, waived)
-    wanted = tuple(tags or joint.tags)
-    if not wanted:
-        raise InputError("no tag is given", where="imagebuilder join", hint="say --tag")
-    client = Client(references[0], options, "pull,push")
-    signed: list[bool] = []
-
-    def attach(digest: str) -> None:
-        if key is not None:
-            signed.append(signature.sign(client, digest, key))
-
-    moved = upload.push_index(client, joint.index, wanted, move=move, own=joint.own, attach=attach)
-    for waiver in joint.waivers:
-        err(f"warning: {waiver.flag}: {waiver.reason}")
-    reference = f"{references[0].name}@{joint.digest}"
+    flags = {"recipe": out_of_step, "smoke-test": untested}
+    request = joining.JoinRequest(
+        images=tuple(images),
+        tags=tuple(tags or ()),
+        move=move,
+        waived=frozenset(gate for gate, given in flags.items() if given),
+        sign_key=signing_keys.load_private(sign_key, ask_password) if sign_key else None,
+        key=signing_keys.load_public(key) if key else None,
+        unsigned_parts=tuple(unsigned_parts or ()),
+        plain_http=plain_http,
+    )
+    joined = joining.join(request, detect(site))
+    for waiver in joined.joint.waivers:
+        warn(f"{waiver.flag}: {waiver.reason}")
     if as_json:
-        rows = [{"platform": platform, "digest": digest} for platform, digest in joint.images]
-        summary = {"reference": reference, "digest": joint.digest, "tags": list(wanted), "platforms": rows}
-        waivers = [dataclasses.asdict(waiver) for waiver in joint.waivers]
-        out_json({**summary, "moved": moved, "signed": sum(signed), "waivers": waivers})
-        return
-    out(f"joined  {reference}")
-    out(f"tags    {', '.join(wanted)}")
-    for tag, digest in moved:
+        out_json(_told(joined))
+    else:
+        _show(joined, signing=sign_key is not None)
+
+
+def _told(joined: Joined) -> dict[str, object]:
+    return {
+        "reference": joined.reference,
+        "digest": joined.joint.digest,
+        "tags": list(joined.tags),
+        "platforms": [{"platform": platform, "digest": digest} for platform, digest in joined.joint.images],
+        "moved": joined.moved,
+        "signed": joined.signed,
+        "waivers": [dataclasses.asdict(waiver) for waiver in joined.joint.waivers],
+    }
+
+
+def _show(joined: Joined, *, signing: bool) -> None:
+    out(f"joined  {joined.reference}")
+    out(f"tags    {', '.join(joined.tags)}")
+    for tag, digest in joined.moved:
         out(f"moved   {tag}, which stood for {digest}")
-    for platform, digest in joint.images:
+    for platform, digest in joined.joint.images:
         out(f"        {platform}  {digest}")
-    if key is not None:
-        out(f"signed  {sum(signed)} new signatures")
-    out(f"next:   imagebuilder inspect {reference}")
+    if signing:
+        out(f"signed  {joined.signed} new signatures")
+    out(f"next:   imagebuilder inspect {joined.reference}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,22 +20,19 @@ from imagebuilder.cli.base import (
     StoreFolder,
     app,
     check_progress,
-    err,
     open_store,
     out,
     out_json,
-    registry_options,
+    warn,
 )
-from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
-    from imagebuilder.attest.inspection import Inspection
-    from imagebuilder.attest.published import Published
-    from imagebuilder.attest.source import Source
-    from imagebuilder.attest.verification import Check, Verification
-    from imagebuilder.attest.whole import Whole
-    from imagebuilder.registry import Client, Options
+    from imagebuilder.publish.attest.inspection import IndexInspection, Inspection
+    from imagebuilder.publish.attest.verification import Check
+    from imagebuilder.publish.verify import Rebuild, Verified
     from imagebuilder.store import Store
+    from imagebuilder.workflow.rebuild import Rebuilt
+    from imagebuilder.workflow.source import Source
 
 
 @app.command()
@@ -52,62 +51,36 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show what an image is: pins, layers, the verdict of its smoke test, and what is attached to it."""
-    from imagebuilder.attest import inspection, whole
-    from imagebuilder.attest.published import open_image
-    from imagebuilder.registry import parse
-    from imagebuilder.site import detect
-    from imagebuilder.workflow import built_image, require_platform
+    from imagebuilder.host.site import detect
+    from imagebuilder.publish.attest import inspection
 
-    where = open_store(store)
-    local = "/" not in target or target.endswith((".yaml", ".yml"))
-    image = built_image(target, where, platform) if local else None
-    if image is not None:
-        found = inspection.from_store(target, image, where)
-    elif local:
-        raise InputError(
-            f"`{target}` is not an image in the store",
-            where="imagebuilder inspect",
-            hint="an image of a registry is named as in registry.example/team/name:TAG",
-        )
-    else:
-        options = registry_options(detect(site), parse(target).host, plain_http=plain_http)
-        client = open_image(target, options)
-        index = whole.read(client)
-        if index is not None and not platform:
-            _inspect_whole(index, client, options, where, as_json=as_json)
-            return
-        if index is not None:
-            client = whole.parts(index, client, options, platform)[platform]
-        found = inspection.from_registry(client, where)
-        require_platform(platform, [found.platform], target)
-    if as_json:
+    settings = partial(detect, site)
+    found = inspection.inspect(target, open_store(store), settings, platform=platform, plain_http=plain_http)
+    if isinstance(found, inspection.IndexInspection):
+        _show_index(found, as_json=as_json)
+    elif as_json:
         out_json(dataclasses.asdict(found))
     else:
         _show(found)
 
 
-def _inspect_whole(index: Whole, client: Client, options: Options, store: Store, *, as_json: bool) -> None:
-    from imagebuilder.attest import inspection, whole
-    from imagebuilder.yamlfile import printable
+def _show_index(found: IndexInspection, *, as_json: bool) -> None:
+    from imagebuilder.core.yamlfile import printable
 
-    found = {
-        name: inspection.from_registry(part, store)
-        for name, part in whole.parts(index, client, options).items()
-    }
-    tags = whole.tags(index, client)
+    index = found.index
     signature = "present" if index.signed else "none"
     if as_json:
-        summary = {"reference": index.reference, "digest": index.digest, "lock": index.lock, "tags": tags}
-        rows = [dataclasses.asdict(item) for item in found.values()]
-        out_json({**summary, "signature": signature, "platforms": rows})
+        summary = {"reference": index.reference, "digest": index.digest, "lock": index.lock}
+        rows = [dataclasses.asdict(image) for image in found.images]
+        out_json({**summary, "tags": found.tags, "signature": signature, "platforms": rows})
         return
     out(f"index      {index.digest}")
-    for tag in tags:
+    for tag in found.tags:
         out(f"tag        {printable(tag)}")
     out(f"signature  {signature}")
-    for item in found.values():
+    for image in found.images:
         out("")
-        _show(item)
+        _show(image)
 
 
 @app.command()
@@ -121,6 +94,14 @@ def verify(
         Path | None,
         typer.Option("--recipe", metavar="FILE", help="A recipe, with its lock, that it must be made from."),
     ] = None,
+    signed_for: Annotated[
+        str,
+        typer.Option(
+            "--signed-for",
+            metavar="REPOSITORY",
+            help="The repository that signatures must name, for a copy. [default: the image's own]",
+        ),
+    ] = "",
     platform: PlatformName = "",
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Make it again from the attached recipe and lock, and compare.")
@@ -132,111 +113,83 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check a published image: signature, provenance, bills of materials, report, and that all agree."""
-    from imagebuilder.attest import published, signing_keys, source, verification, whole
     from imagebuilder.errors import TestFailure
-    from imagebuilder.registry import parse
-    from imagebuilder.site import detect
-    from imagebuilder.workflow import require_platform
+    from imagebuilder.host.site import detect
+    from imagebuilder.publish import verify as verifying
+    from imagebuilder.publish.attest import signing_keys
+    from imagebuilder.workflow import source
 
     check_progress(progress)
-    where, surroundings = open_store(store), detect(site)
-    public = signing_keys.load_public(key) if key else None
-    own = source.of_recipe(recipe) if recipe else None
-    options = registry_options(surroundings, parse(target).host, plain_http=plain_http)
-    client = published.open_image(target, options)
-    index = whole.read(client, public)
-    parts = {"": client} if index is None else whole.parts(index, client, options, platform)
-    results: dict[str, Verification] = {}
-    for name, part in parts.items():
-        image = published.read(part, public)
-        require_platform(platform, [image.platform], target)
-        question = verification.Question(published=image, keyed=public is not None, own=own, store=where)
-        result = verification.verify(question, part)
-        if name not in {"", image.platform}:
-            detail = f"the index says {name}, its config {image.platform}"
-            wrong = verification.Check(name="platform", status="failed", detail=detail)
-            result = dataclasses.replace(result, checks=(*result.checks, wrong))
-        if rebuild:
-            again = _rebuilt(result.source, image, where, site, progress)
-            result = dataclasses.replace(result, checks=(*result.checks, again))
-        results[name] = result
-    joint = whole.checks(index, results, keyed=public is not None) if index and not platform else ()
-    passed = all(result.passed for result in results.values()) and all(
-        check.status != "failed" for check in joint
+    where = open_store(store)
+    request = verifying.VerifyRequest(
+        target=target,
+        key=signing_keys.load_public(key) if key else None,
+        own=source.of_recipe(recipe) if recipe else None,
+        signed_for=signed_for,
+        platform=platform,
+        plain_http=plain_http,
     )
-    rows = [_told(result) for result in results.values()]
-    if as_json and index is not None and not platform:
-        checks = [dataclasses.asdict(check) for check in joint]
-        summary = {"reference": index.reference, "digest": index.digest, "passed": passed}
-        out_json({**summary, "checks": checks, "platforms": rows})
-    elif as_json:
-        out_json(rows[0])
+    again = _rebuilding(where, site, progress) if rebuild else None
+    verified = verifying.verify(request, where, detect(site), again)
+    if as_json:
+        out_json(_told(verified))
     else:
-        for result in results.values():
-            _show_checks(result.reference, list(result.checks), result.waivers)
-        if index is not None and joint:
-            _show_checks(f"{client.reference.name}@{index.digest}", list(joint), ())
-        out("verified" if passed else "NOT verified")
-    if not passed:
+        for result in verified.images:
+            _show_checks(result.reference, result.checks, result.waivers)
+        if verified.index is not None:
+            _show_checks(verified.index.by_digest, verified.joint, ())
+        out("verified" if verified.passed else "NOT verified")
+    if not verified.passed:
         raise typer.Exit(TestFailure.exit_code)
 
 
-def _told(result: Verification) -> dict[str, object]:
-    return {
-        "reference": result.reference,
-        "digest": result.digest,
-        "passed": result.passed,
-        "checks": [dataclasses.asdict(check) for check in result.checks],
-        "waivers": list(result.waivers),
-    }
+def _told(verified: Verified) -> dict[str, object]:
+    rows: list[dict[str, object]] = [
+        {
+            "reference": result.reference,
+            "digest": result.digest,
+            "passed": result.passed,
+            "checks": [dataclasses.asdict(check) for check in result.checks],
+            "waivers": list(result.waivers),
+        }
+        for result in verified.images
+    ]
+    index = verified.index
+    if index is None:
+        return rows[0]
+    summary = {"reference": index.reference, "digest": index.digest, "passed": verified.passed}
+    checks = [dataclasses.asdict(check) for check in verified.joint]
+    return {**summary, "checks": checks, "platforms": rows}
 
 
-def _rebuilt(
-    source: Source | None, image: Published, where: Store, site: Path | None, progress: str
-) -> Check:
-    """Make the image again; what keeps it from being made is an error, another digest a check that failed."""
-    from imagebuilder.attest.rebuild import rebuild
-    from imagebuilder.attest.verification import Check
-    from imagebuilder.errors import LockError
-    from imagebuilder.plan import ENGINE_LABEL
-    from imagebuilder.progress import shown
-    from imagebuilder.site import detect
+def _rebuilding(store: Store, site: Path | None, progress: str) -> Rebuild:
+    """Make the function that makes an image again, and shows how far it is."""
+    from imagebuilder.core.progress import shown
+    from imagebuilder.host.site import detect
+    from imagebuilder.workflow.rebuild import rebuild
 
-    name = "rebuild"
-    if (engine := image.labels.get(ENGINE_LABEL, "embedded")) != "embedded":
-        detail = f"made by the {engine} engine, whose OS layer is not promised bit for bit"
-        return Check(name=name, status="not checked", detail=detail)
-    if source is None:
-        return Check(name=name, status="failed", detail="there is no recipe and lock to make it from")
-    try:
-        lock, _ = source.read(image.platform)
-    except LockError as error:
-        return Check(name=name, status="failed", detail=error.problems[0].message)
-    with shown(progress, sys.stderr) as live:
-        surroundings = detect(site, distribution=lock.base.partition(":")[0])
-        made = rebuild(source, where, surroundings, live, image.platform)
-    if made.digest == image.digest:
-        return Check(name=name, status="passed", detail=f"the same digest, in {made.seconds:.1f} s")
-    theirs = {layer.digest for layer in image.manifest.layers}
-    same = sum(digest in theirs for digest in made.layers)
-    detail = f"recipe and lock give {made.digest} here; {same} of {len(made.layers)} layers are the same"
-    return Check(name=name, status="failed", detail=detail)
+    def run(source: Source, platform: str, distribution: str) -> Rebuilt:
+        surroundings = detect(site, distribution=distribution)
+        with shown(progress, sys.stderr) as live:
+            return rebuild(source, store, surroundings, live, platform)
+
+    return run
 
 
-def _show_checks(reference: str, checks: list[Check], waivers: tuple[str, ...]) -> None:
-    from imagebuilder.yamlfile import printable
+def _show_checks(reference: str, checks: Sequence[Check], waivers: Sequence[str]) -> None:
+    from imagebuilder.core.yamlfile import printable
 
     out(f"{reference}")
     width = max(len(check.name) for check in checks)
     for check in checks:
         out(f"{check.name:{width}}  {check.status:11}  {printable(check.detail)}")
     if waivers:
-        err(f"warning: it was pushed with these gates waived: {printable(', '.join(waivers))}")
+        warn(f"it was pushed with these gates waived: {printable(', '.join(waivers))}")
 
 
 def _show(found: Inspection) -> None:
-    from imagebuilder.progress import human
-    from imagebuilder.yamlfile import printable
+    from imagebuilder.core.progress import human
+    from imagebuilder.core.yamlfile import printable
 
     def row(name: str, text: str) -> None:
         if text:

@@ -10,6 +10,7 @@ import typer
 
 from imagebuilder.cli.base import (
     Json,
+    Locked,
     PlatformName,
     RecipeFile,
     SiteFile,
@@ -36,7 +37,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
 ) -> None:
     """Write a recipe to start from, with its JSON Schema for the editor."""
-    from imagebuilder.init import copy_templates
+    from imagebuilder.recipe.init import copy_templates
 
     for path in copy_templates(folder, recipe, force=force):
         out(f"wrote {path}")
@@ -54,10 +55,11 @@ def schema() -> None:
 @app.command()
 def check(
     recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipes to check.")],
+    require_lock: Locked = False,
     as_json: Json = False,
 ) -> None:
     """Check recipes and their locks, offline: every problem of every file at once."""
-    from imagebuilder import lock as locks
+    from imagebuilder.lock import model as locks
     from imagebuilder.workflow import check_recipe
 
     rows: list[dict[str, object]] = []
@@ -65,7 +67,7 @@ def check(
     for path in recipes:
         locked = locks.path_for(path).exists()
         try:
-            check_recipe(path)
+            check_recipe(path, locked=require_lock)
         except ImagebuilderError as error:
             worst = max(worst, error.exit_code)
             problems = [dataclasses.asdict(problem) for problem in error.problems]
@@ -98,11 +100,11 @@ def lock(
     as_json: Json = False,
 ) -> None:
     """Resolve a recipe to exact bytes and write its lock beside it. What still fits stays as it was."""
-    from imagebuilder import lock as locks
-    from imagebuilder.workflow import lock_changes, lock_notes, update_lock
+    from imagebuilder.lock import model as locks
+    from imagebuilder.workflow import lock_changes, named, update_lock
 
     # The recipe may stand before or after `--upgrade PIN`: it is the word that names a file.
-    files = [word for word in words if word.endswith((".yaml", ".yml"))] or words[:1]
+    files = [word for word in words if named(word).is_recipe] or words[:1]
     names = [word for word in words if word not in files]
     if len(files) > 1 or (names and not upgrade):
         extra = files[1] if len(files) > 1 else names[0]
@@ -111,7 +113,7 @@ def lock(
         )
     path = Path(files[0])
     found = update_lock(path, site, names if upgrade else None, open_store(store), tools=tools)
-    previous, made = found
+    previous, made = found.previous, found.made
     if as_json:
         sections = [
             {
@@ -125,7 +127,7 @@ def lock(
         ]
         changes = [] if made == previous else lock_changes(previous, made)
         told = {"lock": str(locks.path_for(path)), "written": made != previous, "platforms": sections}
-        out_json({**told, "changes": changes, "notes": list(lock_notes(path, made))})
+        out_json({**told, "changes": changes, "notes": list(found.notes)})
         return
     if made == previous:
         out(f"{locks.path_for(path)} is current")
@@ -136,7 +138,7 @@ def lock(
         what = f"{len(section.debs)} Debian packages, {len(section.wheels)} wheels"
         what += f", {len(section.builds)} to compile" if section.builds else ""
         out(f"wrote {locks.path_for(path)}: " + (f"{name}: {what}" if len(made.sections) > 1 else what))
-    for note in lock_notes(path, made):
+    for note in found.notes:
         out(f"  note: {note}")
     out(f"next: imagebuilder build {path}")
 
@@ -159,7 +161,7 @@ def plan(recipe_file: RecipeFile, platform: PlatformName = "", as_json: Json = F
 
 
 def _layers(planned: Plan) -> list[dict[str, object]]:
-    from imagebuilder.diff import packages_of
+    from imagebuilder.image.diff import packages_of
 
     return [
         {
@@ -183,7 +185,7 @@ def _described(planned: Plan) -> dict[str, object]:
 
 
 def _show_plan(planned: Plan) -> None:
-    from imagebuilder.progress import human
+    from imagebuilder.core.progress import human
 
     layers = _layers(planned)
     for layer in layers:
@@ -202,8 +204,8 @@ def render(
     platform: PlatformName = "",
 ) -> None:
     """Write the plan as a Dockerfile that `docker buildx build` takes without imagebuilder. Needs a lock."""
-    from imagebuilder import render as renderer
-    from imagebuilder import share, textfile
+    from imagebuilder.core import share, textfile
+    from imagebuilder.plan import render as renderer
     from imagebuilder.workflow import read_plan, read_plans
 
     if output is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -19,7 +19,11 @@ from imagebuilder.cli.base import (
     out_json,
     write_views,
 )
-from imagebuilder.errors import InputError
+from imagebuilder.cli.engines import load_image
+from imagebuilder.errors import ImagebuilderError, InputError, TestFailure
+
+if TYPE_CHECKING:
+    from imagebuilder.smoke.checkpoints import Comparison, Rules
 
 
 @app.command("report")
@@ -53,7 +57,7 @@ def compare_checkpoints(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE FILE...", help="Of torch.save or safetensors; the first is the measure."
+            metavar="FILE FILE...", help="Of torch.save or safetensors; each is compared with the first."
         ),
     ],
     atol: Annotated[
@@ -75,43 +79,75 @@ def compare_checkpoints(
         ),
     ] = None,
     most: Annotated[int, typer.Option("--most", min=0, help="How many differences of a kind to print.")] = 20,
+    image: Annotated[
+        str, typer.Option("--image", metavar="RECIPE|IMAGE", help="Compare in a container of this image.")
+    ] = "",
+    python: Annotated[
+        Path | None,
+        typer.Option("--python", metavar="PATH", help="Compare with this Python, which has torch."),
+    ] = None,
+    store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
     """Say which tensors of checkpoints differ, and how far. Exit code 0: equal, 1: differ, 2: cannot say."""
-    from imagebuilder.checkpoints import table
-    from imagebuilder.checkpoints.compare import KINDS, Rules, compare
-    from imagebuilder.checkpoints.files import opened
-    from imagebuilder.checkpoints.tensor import Incomparable
-    from imagebuilder.errors import TestFailure
+    from imagebuilder.smoke import checkpoints
+    from imagebuilder.smoke.checkpoints import KINDS, Incomparable, Rules
 
     if len(files) < 2:
         raise Incomparable("give two checkpoints at least", where="imagebuilder compare-checkpoints")
+    if image and python:
+        raise Incomparable("give an image or a Python, not both", where="--python")
     wrong = [word for word in only or () if word not in KINDS]
     if wrong:
         raise Incomparable(f"`{wrong[0]}` is none of {', '.join(KINDS)}", where="--only")
-    rules = Rules(atol=atol, rtol=rtol, only=cast("Any", tuple(only or KINDS)), buffers=tuple(buffers or ()))
-    with opened(files[0]) as first:
-        found = []
-        for path in files[1:]:
-            with opened(path) as other:
-                found.append(compare(first, other, rules))
-    if as_json:
-        out_json([table.as_json(comparison) for comparison in found])
+    rules = Rules(atol=atol, rtol=rtol, only=cast("Any", tuple(only or ())), buffers=tuple(buffers or ()))
+    if image:
+        comparisons = _compare_inside(files, rules, image, store)
     else:
-        for comparison in found:
-            for line in table.lines(comparison, most):
+        comparisons = checkpoints.compare_here(files, rules, python)
+    pairs = [
+        ((files[0], other), comparison) for other, comparison in zip(files[1:], comparisons, strict=True)
+    ]
+    if as_json:
+        out_json([checkpoints.as_json(pair, comparison) for pair, comparison in pairs])
+    else:
+        for pair, comparison in pairs:
+            for line in checkpoints.lines(pair, comparison, most):
                 out(line)
-    if any(comparison.differences for comparison in found):
+    if any(result.differences for result in comparisons):
         raise typer.Exit(TestFailure.exit_code)
+
+
+def _compare_inside(
+    files: list[Path], rules: Rules, target: str, store: Path | None
+) -> tuple[Comparison, ...]:
+    """Compare in the image of a recipe, which is put into the engine first, or in one that the engine has.
+
+    Raises:
+        Incomparable: for whatever reason there is no answer: this verb promises 2 for that.
+
+    """
+    from imagebuilder.smoke.checkpoints import Incomparable, compare_inside
+    from imagebuilder.smoke.engine import connect
+    from imagebuilder.workflow import built_image
+
+    try:
+        where = open_store(store)
+        found = built_image(target, where)
+        reference = load_image(found, where) if found else target
+        with connect("auto") as engine:
+            return compare_inside(files, rules, engine, reference)
+    except ImagebuilderError as error:
+        raise Incomparable.of(error.problems) from error
 
 
 def _report_file(target: str, store: Path | None, platform: str = "") -> Path:
     """Find the report that a word stands for: a file, or the store's on a recipe's image."""
-    from imagebuilder.workflow import built_image
+    from imagebuilder.workflow import built_image, named
 
-    path = Path(target)
-    if path.suffix == ".json" or (path.is_file() and path.suffix not in {".yaml", ".yml"}):
-        return path
+    word = named(target)
+    if word.kind == "report" or (word.path.is_file() and not word.is_recipe):
+        return word.path
     where = open_store(store)
     image = built_image(target, where, platform)
     if image is None:

@@ -91,7 +91,7 @@ def smoke_test(
     as_json: Json = False,
 ) -> None:
     """Prove an image on two nodes. Exit code 0: passed, 1: failed, 2: could not run."""
-    from imagebuilder.site import detect
+    from imagebuilder.host.site import detect
     from imagebuilder.smoke import report as reports
     from imagebuilder.smoke.run import Watch, run_smoke
     from imagebuilder.smoke.target import Options, Scaling

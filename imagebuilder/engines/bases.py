@@ -1,68 +1,66 @@
-"""What the `os` stage stands on: the suite's image from a registry, or one made here of locked packages.
+"""The base of the Dockerfile's stages: a registry's image, or one bootstrapped here from locked packages.
 
-The latter has the essential packages and apt, each as locked: nothing has to be reached for it, and the same
-lock gives the same bytes.
+A bootstrapped base has the essential packages and apt, each as locked: no registry has to be reached, and the
+same lock gives the same bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from imagebuilder import emulation, oci, platforms, process, suites, toolbox
+from imagebuilder.core import documents, process
+from imagebuilder.core.process import CommandError
+from imagebuilder.core.progress import no_advance
+from imagebuilder.debian import suites
 from imagebuilder.engines import buildx
 from imagebuilder.engines.buildx import Builder
-from imagebuilder.engines.means import Choice
-from imagebuilder.engines.workshop import Workshop
+from imagebuilder.engines.context import BuildContext
 from imagebuilder.errors import EnvironmentFault
-from imagebuilder.layers import debs as relations
-from imagebuilder.layers import system
-from imagebuilder.lock import BaseImage, BaseLayer
-from imagebuilder.plan import OsLayer, User
-from imagebuilder.process import CommandError
-from imagebuilder.progress import no_advance
-from imagebuilder.site import Site
-from imagebuilder.store import LayerRecord, Store, check_bytes, explained, link_or_copy
-from imagebuilder.toolbox import Toolbox
+from imagebuilder.host import tools as toolbox
+from imagebuilder.host.tools import Toolbox
+from imagebuilder.image import layout, oci
+from imagebuilder.layers.system import debs as relations
+from imagebuilder.layers.system import install
+from imagebuilder.lock.model import BaseImage, BaseLayer
+from imagebuilder.plan import OsLayer, User, inherited_env, inherited_labels
+from imagebuilder.store import LayerRecord, Store, check_bytes, explained
 
+Choice = Literal["auto", "registry", "bootstrap"]
+CHOICES: tuple[Choice, ...] = ("auto", "registry", "bootstrap")
 _LIMIT = 600.0  # seconds for an engine to take 50 MB, or to let go of them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """Where the base comes from: a registry, with this digest; or, without one, the lock's packages."""
+    """Where the base comes from: a registry if there is a digest, else the lock's packages."""
 
     name: str
     digest: str = ""
 
     @property
-    def context(self) -> str:
-        """The place of a base from a registry, as a build context has it."""
+    def place(self) -> str:
+        """The value of `--build-context` for a base from a registry."""
         return f"docker-image://{self.name}@{self.digest}"
 
 
-def choose(layer: OsLayer, wanted: Choice, site: Site, *, registry_first: bool) -> Base:
+def choose(layer: OsLayer, wanted: Choice) -> Base:
     """Decide where the base comes from.
 
     Args:
-        layer: the packages that will stand on it.
-        wanted: `registry`, `bootstrap`, or `auto` for what can be had.
-        site: says where the tools are that make a base.
-        registry_first: what `auto` prefers where this host has the tools itself.
+        layer: names distribution and suite.
+        wanted: `registry`, `bootstrap`, or `auto`: the registry if it answers, else a bootstrapped base.
 
     Raises:
-        EnvironmentFault: the registry was asked for, and does not answer.
+        EnvironmentFault: `registry` was asked for, and no registry answers.
 
     """
     name = f"{layer.distribution}:{layer.suite}"
-    at_hand = not toolbox.choose(site).contained and emulation.runs(platforms.of(layer.architecture))
-    if wanted == "bootstrap" or (wanted == "auto" and at_hand and not registry_first):
+    if wanted == "bootstrap":
         return Base(name=name)
     if digest := buildx.base_digest(name):
         return Base(name=name, digest=digest)
@@ -76,17 +74,17 @@ def choose(layer: OsLayer, wanted: Choice, site: Site, *, registry_first: bool) 
 
 
 @contextlib.contextmanager
-def handed(base: Base, layer: OsLayer, builder: Builder, shop: Workshop) -> Iterator[str]:
-    """Give a builder the base for as long as the block runs; without a registry it is made first.
+def handed(base: Base, layer: OsLayer, builder: Builder, context: BuildContext) -> Iterator[str]:
+    """Give a builder the base for as long as the block runs; bootstrap it first if no registry has it.
 
     Args:
         base: where it comes from.
-        layer: whose essential packages it has; all of its packages are in the store.
-        builder: what is to take it.
-        shop: where it is kept, and whom to tell.
+        layer: names the packages; the store has all of them.
+        builder: takes the base.
+        context: says where the base is kept, and shows the progress.
 
     Yields:
-        Its place, as a build context has it.
+        The value of `--build-context` for it.
 
     Raises:
         BuildError: a package's script failed.
@@ -94,17 +92,17 @@ def handed(base: Base, layer: OsLayer, builder: Builder, shop: Workshop) -> Iter
 
     """
     if base.digest:
-        yield base.context
+        yield base.place
         return
-    record = bootstrap(layer, shop)
+    record = bootstrap(layer, context)
     if builder.merges:
-        with shop.store.work() as folder:
-            blobs = ((shop.store.blob(record.digest), record),)
+        with context.store.work() as folder:
+            blobs = ((context.store.blob(record.digest), record),)
             yield _layout(blobs, {"Cmd": ["bash"]}, layer.architecture, folder / "base")
         return
-    # An engine with the classic store reads no layouts: there the base is an image, for as long as it takes.
+    # An engine with the classic image store does not read layouts: the base is an image during this build.
     name = f"imagebuilder-base:{record.diff_id.removeprefix('sha256:')[:12]}-{secrets.token_hex(4)}"
-    blob = shop.store.blob(record.digest)
+    blob = context.store.blob(record.digest)
     try:
         process.run(
             ["docker", "import", "--platform", f"linux/{layer.architecture}", blob, name], timeout=_LIMIT
@@ -122,30 +120,30 @@ def handed(base: Base, layer: OsLayer, builder: Builder, shop: Workshop) -> Iter
 
 
 def imported(image: BaseImage, architecture: str, store: Store, folder: Path) -> str:
-    """Lay out a registry's base from the store: nobody has to reach the registry once more.
+    """Write a registry's base as an OCI layout from the store, so that BuildKit does not ask the registry.
 
     Args:
-        image: what the lock says of it; its layers are in the store.
+        image: the lock's description of it; its layers are in the store.
         architecture: as OCI names it.
         store: has the layers.
-        folder: where to; made here.
+        folder: the layout's; it is created.
 
     Returns:
-        Its place, as a build context has it.
+        The value of `--build-context` for it.
 
     """
     for layer in image.layers:
         check_bytes(store.download(layer.sha256), layer.sha256, f"a layer of {image.name}")
     config: dict[str, object] = {
-        "Env": [f"{name}={value}" for name, value in image.env.items()],
-        "Labels": image.labels,
+        "Env": [f"{name}={value}" for name, value in inherited_env(image.env).items()],
+        "Labels": inherited_labels(image.labels),
         **({"User": image.user} if image.user else {}),
     }
     blobs = tuple((store.download(layer.sha256), layer) for layer in image.layers)
     return _layout(blobs, config, architecture, folder)
 
 
-def bootstrap(layer: OsLayer, shop: Workshop) -> LayerRecord:
+def bootstrap(layer: OsLayer, context: BuildContext) -> LayerRecord:
     """Make the base from the layer's packages, if the store does not have it.
 
     Raises:
@@ -153,9 +151,9 @@ def bootstrap(layer: OsLayer, shop: Workshop) -> LayerRecord:
         EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
 
     """
-    tools = toolbox.choose(shop.site)
-    files = {deb.sha256: shop.store.download(deb.sha256) for deb in layer.debs}
-    packages = system.relations(layer, files, shop.store, tools)
+    tools = toolbox.choose(context.site)
+    files = {deb.sha256: context.store.download(deb.sha256) for deb in layer.debs}
+    packages = install.relations(layer, files, context.store, tools)
     names = relations.base(packages, suites.facts(layer.distribution, layer.suite).packages)
     base = OsLayer(
         distribution=layer.distribution,
@@ -166,11 +164,11 @@ def bootstrap(layer: OsLayer, shop: Workshop) -> LayerRecord:
         python="",
         venv="",
     )
-    return _record(base, files, shop, tools)
+    return _record(base, files, context, tools)
 
 
-def _record(base: OsLayer, files: Mapping[str, Path], shop: Workshop, tools: Toolbox) -> LayerRecord:
-    store, progress, title = shop.store, shop.progress, f"base: {base.title}"
+def _record(base: OsLayer, files: Mapping[str, Path], context: BuildContext, tools: Toolbox) -> LayerRecord:
+    store, progress, title = context.store, context.progress, f"base: {base.title}"
     with store.exclusive(base.key):
         record = store.layer(base.key)
         if record is not None:
@@ -178,7 +176,7 @@ def _record(base: OsLayer, files: Mapping[str, Path], shop: Workshop, tools: Too
             return record
         progress.begin(base.key, title, "installing")
         try:
-            record = system.build_os_layer(base, files, store, no_advance, tools)
+            record = install.build_os_layer(base, files, store, no_advance, tools)
         except BaseException:
             progress.end(base.key, title, "failed")
             raise
@@ -194,40 +192,25 @@ def _layout(
     folder: Path,
 ) -> str:
     """Write an image of these layers, the lowest first: image-spec 1.1, image-layout.md."""
-    blobs = folder / "blobs" / "sha256"
+    records = [record for _, record in layers]
+    config = documents.dumps(
+        {
+            "architecture": architecture,
+            "os": "linux",
+            "config": run,
+            "rootfs": {"type": "layers", "diff_ids": [record.diff_id for record in records]},
+        }
+    )
+    manifest = oci.manifest_document(config, records)
+    name = documents.digest_of(manifest)
+    made = layout.Layout(
+        blobs={
+            **{record.digest: file for file, record in layers},
+            documents.digest_of(config): config,
+            name: manifest,
+        },
+        manifests=[oci.descriptor(oci.MANIFEST_TYPE, manifest)],
+    )
     with explained(folder):
-        blobs.mkdir(parents=True)
-        for file, record in layers:
-            place = blobs / record.digest.removeprefix("sha256:")
-            if not place.exists():  # a layer may be there twice
-                link_or_copy(file, place)
-        config = _put(
-            blobs,
-            oci.CONFIG_TYPE,
-            {
-                "architecture": architecture,
-                "os": "linux",
-                "config": run,
-                "rootfs": {"type": "layers", "diff_ids": [record.diff_id for _, record in layers]},
-            },
-        )
-        described = [
-            {"mediaType": record.media_type, "digest": record.digest, "size": record.size}
-            for _, record in layers
-        ]
-        manifest = _put(
-            blobs,
-            oci.MANIFEST_TYPE,
-            {"schemaVersion": 2, "mediaType": oci.MANIFEST_TYPE, "config": config, "layers": described},
-        )
-        index = {"schemaVersion": 2, "mediaType": oci.INDEX_TYPE, "manifests": [manifest]}
-        (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
-        (folder / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}), encoding="utf-8")
-    return f"oci-layout://{folder}@{manifest['digest']}"
-
-
-def _put(blobs: Path, media_type: str, document: object) -> dict[str, Any]:
-    data = json.dumps(document, sort_keys=True).encode()
-    name = hashlib.sha256(data).hexdigest()
-    (blobs / name).write_bytes(data)
-    return {"mediaType": media_type, "digest": f"sha256:{name}", "size": len(data)}
+        layout.write_folder(made, folder)
+    return f"oci-layout://{folder}@{name}"

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from imagebuilder.progress import Progress
-from imagebuilder.site import redact
-from imagebuilder.yamlfile import printable
+from imagebuilder.core.progress import Progress
+from imagebuilder.core.yamlfile import printable
+from imagebuilder.host.site import redact
 
 _TAIL = 40  # lines kept of each step
 _LONGEST = 60  # characters of a step's title

@@ -1,4 +1,4 @@
-"""docker buildx: is it there, which builder answers, what can it do; and one build with it."""
+"""docker buildx: whether it is installed, which builder answers, what that can do; and one build with it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder import process
+from imagebuilder.core import process
+from imagebuilder.core.process import CommandError
+from imagebuilder.core.progress import Progress
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.engines.buildlog import BuildLog, Step
 from imagebuilder.errors import BuildError, EnvironmentFault, FetchError, ImagebuilderError
-from imagebuilder.process import CommandError
-from imagebuilder.progress import Progress
-from imagebuilder.site import redact
-from imagebuilder.yamlfile import printable
+from imagebuilder.host.site import redact
 
 _LIMIT = 4 * 3600.0  # seconds; a build of everything on a slow disk
 _ASKING = 60.0
@@ -37,14 +37,14 @@ class Builder:
     """A builder that answers.
 
     Attributes:
-        name: as it calls itself.
-        asked: as it was asked for; empty for the one that is in use.
+        name: its own.
+        asked: the name given by `--builder`; empty for the builder in use.
         driver: `docker` (the engine's own), `docker-container`, `kubernetes` or `remote`.
-        version: of BuildKit, or of the engine for the driver `docker`; as it says itself.
-        raw_json: whether progress can be had as JSON.
+        version: of BuildKit, or of the engine for the driver `docker`, as it reports it.
+        raw_json: whether buildx writes its progress as JSON.
         merges: whether `COPY --link` makes layers that do not depend on those below; only the classic image
             store of an engine cannot, and it cannot export OCI images either.
-        buildx: the version of the program that asks it, as `0.13`.
+        buildx: the version of buildx, as `0.13`.
 
     """
 
@@ -63,12 +63,11 @@ class Request:
 
     Attributes:
         dockerfile: its path.
-        context: the folder that it sees; ours need nothing of it.
+        context: the folder that it is given; our Dockerfiles copy nothing from it.
         platform: to build for, as OCI names it.
-        target: the stage to build; empty for the last one.
-        contexts: names and places that stand in for images and stages.
+        contexts: values of `--build-context`: each name is an image or stage that the place replaces.
         secrets: ids and files.
-        arguments: build arguments, as the environment has them: their values are in no argument list.
+        arguments: build arguments, passed in the environment: a list of processes does not show their values.
         outputs: `--output`, `--tag`, `--load` and the like.
 
     """
@@ -76,7 +75,6 @@ class Request:
     dockerfile: Path
     context: Path
     platform: str
-    target: str = ""
     contexts: tuple[tuple[str, str], ...] = ()
     secrets: tuple[tuple[str, Path], ...] = ()
     arguments: tuple[tuple[str, str], ...] = ()
@@ -88,8 +86,8 @@ def look_up(name: str = "", *, start: bool = True) -> Builder:
 
     Args:
         name: as `docker buildx ls` has it; empty for the one in use.
-        start: whether to start one that does not run yet, which may fetch an image; else such a one has no
-            version.
+        start: whether to start a builder that does not run yet, which may fetch an image; without it such
+            a builder has no version.
 
     Raises:
         EnvironmentFault: docker, buildx, the engine or the builder is missing or too old.
@@ -134,7 +132,7 @@ def look_up(name: str = "", *, start: bool = True) -> Builder:
 
 
 def base_digest(reference: str) -> str:
-    """Ask an image's registry for its digest; empty where that cannot be had."""
+    """Ask an image's registry for its digest; empty if the registry does not answer."""
     argv = ["docker", "buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}", reference]
     try:
         return str(json.loads(process.run(argv, timeout=_ASKING).stdout)["digest"])
@@ -148,8 +146,6 @@ def command(builder: Builder, request: Request) -> tuple[str, ...]:
     words += ["--progress", "rawjson" if builder.raw_json else "plain"]
     if builder.asked:
         words += ["--builder", builder.asked]
-    if request.target:
-        words += ["--target", request.target]
     for name, place in request.contexts:
         words += ["--build-context", f"{name}={place}"]
     for name, file in request.secrets:
@@ -224,7 +220,7 @@ def _moved_on(text: str, where: str) -> FetchError | None:
     return FetchError(
         f"the archive no longer has {', '.join(names[:3])}{more}",
         where=where,
-        hint="lock again with --upgrade, or build without --pure: the store's packages are used then",
+        hint="lock again with --upgrade, or leave out --engine docker: the store's packages are used then",
     )
 
 
@@ -236,7 +232,7 @@ def _no_wheel(text: str, where: str) -> FetchError | None:
     return FetchError(
         what,
         where=where,
-        hint="name an index that has it in --site, lock again with --upgrade, or build without --pure",
+        hint="name an index that has it in --site, lock again with --upgrade, or leave out --engine docker",
     )
 
 
@@ -244,7 +240,7 @@ def _no_wheel(text: str, where: str) -> FetchError | None:
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"failed to resolve source metadata for (\S+?):? ",
-        "the base {0} cannot be had from its registry",
+        "the base {0} cannot be fetched from its registry",
         "--base bootstrap makes it here from the lock's packages",
     ),
     (

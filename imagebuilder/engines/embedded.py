@@ -1,7 +1,6 @@
 """The embedded engine: makes the layers of a plan in the store, with no daemon.
 
-What makes layers, and fetches for it, is in `making`: a build that finds every layer in the store needs none
-of that.
+`schedule` makes layers and fetches for them: a build that finds every layer in the store does not load it.
 """
 
 from __future__ import annotations
@@ -10,13 +9,17 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from imagebuilder import emulation, oci, platforms, toolbox
-from imagebuilder.engines.workshop import MakeSystem, Workshop, step_of
-from imagebuilder.plan import BuiltLayer, BytecodeLayer, DockerOsLayer, Layer, OsLayer, Plan
+from imagebuilder.core import platforms
+from imagebuilder.engines.context import BuildContext, step_of
+from imagebuilder.host import emulation
+from imagebuilder.host import tools as toolbox
+from imagebuilder.host.tools import HOST, Toolbox
+from imagebuilder.image import oci
+from imagebuilder.layers import hints
+from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, Plan
 from imagebuilder.store import ImageRecord, LayerRecord, Store
-from imagebuilder.toolbox import HOST, Toolbox
 
-__all__ = ["Built", "MakeSystem", "Workshop", "build", "missing_layers", "require_possible"]
+__all__ = ["BuildContext", "Built", "build", "missing_layers", "require_possible"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +33,18 @@ class Built:
     seconds: float
 
 
-def build(plan: Plan, shop: Workshop) -> Built:
+def build(plan: Plan, context: BuildContext) -> Built:
     """Make an image; whatever the store holds already is not made again.
 
     Raises:
         FetchError: bytes that could not be had, or were not the locked ones.
+        LockError: the lock has a package that is another, that nothing requires, or lacks one.
         BuildError: a layer could not be made.
         StoreError: the store is full or not writable.
 
     """
-    with shop.store.in_use():
-        return _build(plan, shop)
+    with context.store.in_use():
+        return _build(plan, context)
 
 
 def require_possible(layers: Iterable[Layer], tools: Toolbox = HOST) -> None:
@@ -53,9 +57,8 @@ def require_possible(layers: Iterable[Layer], tools: Toolbox = HOST) -> None:
 
     """
     for layer in layers:
-        # What BuildKit runs, it runs where it is.
         step = step_of(layer)
-        if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer) and not isinstance(step, DockerOsLayer):
+        if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer):
             machine = step.root if isinstance(step, BuiltLayer) else step
             if not tools.contained:
                 emulation.require(platforms.of(machine.architecture))
@@ -66,25 +69,34 @@ def missing_layers(plan: Plan, store: Store) -> tuple[Layer, ...]:
     return tuple(layer for layer in plan.layers if store.layer(layer.key) is None)
 
 
-def _build(plan: Plan, shop: Workshop) -> Built:
+def _build(plan: Plan, context: BuildContext) -> Built:
     started = time.monotonic()
     records: dict[str, LayerRecord] = {}
     for layer in plan.layers:
-        record = shop.store.layer(layer.key)
+        record = context.store.layer(layer.key)
         if record is not None:
             records[layer.key] = record
-            shop.progress.end(layer.key, layer.title, "cached", record.size)
+            context.progress.end(layer.key, layer.title, "cached", record.size)
+    hints.check(context.lock, records)
     missing = [layer for layer in plan.layers if layer.key not in records]
-    require_possible(missing, toolbox.choose(shop.site))
+    require_possible(missing, toolbox.choose(context.site))
     fetched = 0
+    compared = context.request if missing or not _was_made(plan, context.store) else None
+    if compared:
+        from imagebuilder.engines import agreement
+
+        agreement.require_base(context)
     if missing:
         # Late: it brings the network, the solvers and all that makes layers.
-        from imagebuilder.engines.making import check_wheels, make_layers
+        from imagebuilder.engines.schedule import check_wheels, make_layers
 
-        made, fetched = make_layers(missing, shop)
+        made, fetched = make_layers(missing, context)
         records.update(made)
-        check_wheels(plan, shop)
-    image = oci.write_image(plan, [records[layer.key] for layer in plan.layers], shop.store)
+        check_wheels(plan, context)
+        hints.check(context.lock, records)
+    if compared:
+        agreement.require_image(context, compared())
+    image = oci.write_image(plan, [records[layer.key] for layer in plan.layers], context.store)
     return Built(
         image=image,
         made=len(missing),
@@ -92,3 +104,8 @@ def _build(plan: Plan, shop: Workshop) -> Built:
         fetched=fetched,
         seconds=time.monotonic() - started,
     )
+
+
+def _was_made(plan: Plan, store: Store) -> bool:
+    """Tell whether the store has an image of the plan's lock: then the lock was held to its wheels before."""
+    return any(image.lock == plan.lock_checksum for image in store.images(plan.name))

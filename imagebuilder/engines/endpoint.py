@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from imagebuilder.progress import Advance, no_advance
+from imagebuilder.core.progress import Advance, no_advance
 from imagebuilder.store import ImageRecord, Store
 
 log = logging.getLogger(__name__)

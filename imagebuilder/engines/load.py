@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,22 +17,22 @@ from urllib.parse import quote
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 
-from imagebuilder import platforms
+from imagebuilder.core import platforms
+from imagebuilder.core.progress import Advance, no_advance
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.engines import endpoint
 from imagebuilder.errors import EnvironmentFault
-from imagebuilder.progress import Advance, no_advance
+from imagebuilder.image import layout
+from imagebuilder.recipe.tags import of_platform
 from imagebuilder.store import ImageRecord, Store
-from imagebuilder.tags import of_platform
-from imagebuilder.yamlfile import printable
 
 if TYPE_CHECKING:
-    from imagebuilder.smoke.engine import Engine
+    from imagebuilder.host.engine import Engine
 
 log = logging.getLogger(__name__)
 
 # What the SDK calls a Unix socket; an engine behind ssh or TCP has a loopback of its own.
 _LOCAL_SOCKET = "http+docker://localhost"
-_PIECE = 1024 * 1024
 _LONGEST = 500
 
 
@@ -44,7 +43,7 @@ class LoadResult:
     Attributes:
         reference: what the engine knows it by, `name:tag`.
         references: all of its names there.
-        moved_bytes: of layers and config that travelled; 0 when the engine had them all.
+        moved_bytes: of the blobs that travelled; 0 when the engine had them all.
         by_archive: true where the engine could not pull.
 
     """
@@ -122,7 +121,7 @@ def _bring(
         reason or f"it is at {address}",
     )
     counted = _Counter(advance)
-    _load_archive(engine, _archive(image, store, reference, counted))
+    _load_archive(engine, layout.stream(layout.of_image(image, store, reference), counted))
     return counted.total, True
 
 
@@ -209,65 +208,6 @@ class _Counter:
     def __call__(self, size: int) -> None:
         self.total += size
         self._advance(size)
-
-
-def _archive(image: ImageRecord, store: Store, reference: str, advance: Advance) -> Iterator[bytes]:
-    """Write a tar, in pieces: an OCI layout, with the `manifest.json` of `docker save` for older engines."""
-    manifest_data = store.blob(image.manifest).read_bytes()
-    manifest = json.loads(manifest_data)
-    full_name = reference if reference.startswith("localhost/") else f"docker.io/library/{reference}"
-    tag = reference.rpartition(":")[2]
-    annotations = {"io.containerd.image.name": full_name, "org.opencontainers.image.ref.name": tag}
-    index = {
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.index.v1+json",
-        "manifests": [
-            {
-                "mediaType": manifest["mediaType"],
-                "digest": image.manifest,
-                "size": len(manifest_data),
-                "annotations": annotations,
-            }
-        ],
-    }
-    docker_manifest = [
-        {
-            "Config": _place(image.config),
-            "RepoTags": [reference],
-            "Layers": [_place(part["digest"]) for part in manifest["layers"]],
-        }
-    ]
-    for path, content in (
-        ("oci-layout", {"imageLayoutVersion": "1.0.0"}),
-        ("index.json", index),
-        ("manifest.json", docker_manifest),
-    ):
-        data = json.dumps(content).encode()
-        yield from (_header(path, len(data)), *_padded(data))
-    yield from (_header(_place(image.manifest), len(manifest_data)), *_padded(manifest_data))
-    sizes = {part["digest"]: part["size"] for part in (manifest["config"], *manifest["layers"])}
-    for digest, size in sizes.items():
-        yield _header(_place(digest), size)
-        with store.blob(digest).open("rb") as file:
-            while piece := file.read(_PIECE):
-                yield piece
-                advance(len(piece))
-        yield bytes(-size % tarfile.BLOCKSIZE)
-    yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _place(digest: str) -> str:
-    return "blobs/" + digest.replace(":", "/")
-
-
-def _header(path: str, size: int) -> bytes:
-    info = tarfile.TarInfo(path)
-    info.size, info.mode = size, 0o644
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-def _padded(data: bytes) -> tuple[bytes, bytes]:
-    return data, bytes(-len(data) % tarfile.BLOCKSIZE)
 
 
 def _load_archive(engine: Engine, pieces: Iterable[bytes]) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from imagebuilder import hostconfig, suites, toolbox
+from imagebuilder.debian import suites
+from imagebuilder.host import aptmirrors, settings, tools
+from imagebuilder.host.site import Site, apt_conf
 from imagebuilder.plan import OsLayer
-from imagebuilder.site import Site
 
 _PRIVATE = 0o600
 
@@ -65,7 +66,7 @@ def _pip(site: Site) -> str:
         lines.append(f"index-url = {site.index}")
     for name, places in (("extra-index-url", site.extra_indexes), ("find-links", site.wheel_folders)):
         # A folder of this host is none inside of a build.
-        if reached := [place for place in places if hostconfig.local_path(place) is None]:
+        if reached := [place for place in places if settings.local_path(place) is None]:
             lines.append(f"{name} =\n" + "\n".join(f"    {place}" for place in reached))
     if site.no_index:
         lines.append("no-index = true")
@@ -75,7 +76,7 @@ def _pip(site: Site) -> str:
 def _apt(site: Site) -> str:
     # The bundle's path is this host's; the Dockerfile names its own.
     options = [pair for pair in site.apt_options if pair[0] != "Acquire::https::CaInfo"]
-    return "".join(f'{name} "{value}";\n' for name, value in options)
+    return apt_conf(options)
 
 
 def _sources(site: Site, layer: OsLayer) -> str:
@@ -85,9 +86,7 @@ def _sources(site: Site, layer: OsLayer) -> str:
     if site.apt_mirror and site.apt_security_mirror:
         mirrors = suites.Mirrors(main=site.apt_mirror, security=site.apt_security_mirror)
     else:
-        default = suites.default_mirrors(
-            layer.distribution, layer.suite, layer.architecture, toolbox.choose(site)
-        )
+        default = aptmirrors.default(layer.distribution, layer.suite, layer.architecture, tools.choose(site))
         mirrors = suites.Mirrors(
             main=site.apt_mirror or default.main, security=site.apt_security_mirror or default.security
         )

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagebuilder import toolbox
-from imagebuilder.engines.workshop import Step, Workshop
+from imagebuilder.core.progress import Advance
+from imagebuilder.engines.agreement import require_build
+from imagebuilder.engines.context import BuildContext, Step
+from imagebuilder.fetch.locked import Package
+from imagebuilder.host import tools as toolbox
 from imagebuilder.layers.built import build_built_layer
-from imagebuilder.layers.bytecode import build_bytecode_layer
-from imagebuilder.layers.files import build_files_layer
+from imagebuilder.layers.bytecode.interpreter import Interpreters
+from imagebuilder.layers.bytecode.layer import build_bytecode_layer
+from imagebuilder.layers.files import build_files_layer, build_keys_layer
 from imagebuilder.layers.imported import import_layer
-from imagebuilder.layers.interpreter import Interpreters
-from imagebuilder.layers.keys import build_keys_layer
-from imagebuilder.layers.system import build_os_layer, build_os_parts
-from imagebuilder.layers.wheel import build_wheel_layer
-from imagebuilder.lock import Deb, Source, Wheel
+from imagebuilder.layers.system.install import build_os_layer, build_os_parts
+from imagebuilder.layers.wheels.layer import build_wheel_layer
+from imagebuilder.lock.model import Deb, Source, Wheel
 from imagebuilder.plan import (
     BuiltLayer,
     BytecodeLayer,
@@ -28,17 +30,17 @@ from imagebuilder.plan import (
     WheelLayer,
     parts,
 )
-from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store
-from imagebuilder.supply import Package
 
 
-def make(step: Step, shop: Workshop, pythons: Interpreters, advance: Advance) -> dict[str, LayerRecord]:
+def make(
+    step: Step, context: BuildContext, pythons: Interpreters, advance: Advance
+) -> dict[str, LayerRecord]:
     """Make a layer, or all parts of a system.
 
     Args:
         step: what; every package that it needs is in the store.
-        shop: where and for whom.
+        context: lock, store, site and progress of the build.
         pythons: of this build, for what is compiled by the image's own.
         advance: told the bytes done; what it raises ends the step.
 
@@ -52,8 +54,8 @@ def make(step: Step, shop: Workshop, pythons: Interpreters, advance: Advance) ->
 
     """
     if isinstance(step, OsLayer) and (planned := parts(step)):
-        return _make_parts(step, planned, shop, advance)
-    return {step.key: _make_one(step, shop, pythons, advance)}
+        return _make_parts(step, planned, context, advance)
+    return {step.key: _make_one(step, context, pythons, advance)}
 
 
 def packages(layer: Step) -> tuple[Package, ...]:
@@ -77,8 +79,8 @@ def packages(layer: Step) -> tuple[Package, ...]:
     return needed
 
 
-def _make_one(layer: Step, shop: Workshop, pythons: Interpreters, advance: Advance) -> LayerRecord:
-    store, progress = shop.store, shop.progress
+def _make_one(layer: Step, context: BuildContext, pythons: Interpreters, advance: Advance) -> LayerRecord:
+    store, progress = context.store, context.progress
     # Two builds that want the same layer: the second waits, and then finds it made.
     with store.exclusive(layer.key):
         record = store.layer(layer.key)
@@ -92,17 +94,18 @@ def _make_one(layer: Step, shop: Workshop, pythons: Interpreters, advance: Advan
                     record = import_layer(layer, store, advance)
                 case OsLayer():
                     progress.begin(layer.key, layer.title, "installing")
-                    record = _make_system(layer, shop, advance)
+                    files = _files(layer.debs, store)
+                    record = build_os_layer(layer, files, store, advance, toolbox.choose(context.site))
                 case BuiltLayer():
                     progress.begin(layer.key, layer.title, "compiling")
+                    require_build(context, layer)
                     files = _files((*layer.root.debs, *layer.wheels, *layer.sources), store)
-                    tools = toolbox.choose(shop.site)
+                    tools = toolbox.choose(context.site)
                     below = _blobs(layer.below, store)
                     record = build_built_layer(layer, files, below, store, advance, tools=tools)
                 case WheelLayer():
                     progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
-                    known = shop.known(layer.key)
-                    record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance, known)
+                    record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance)
                 case BytecodeLayer():
                     progress.begin(layer.key, layer.title, "compiling")
                     files = _files((*layer.wheels, *layer.packages), store)
@@ -122,17 +125,17 @@ def _make_one(layer: Step, shop: Workshop, pythons: Interpreters, advance: Advan
 
 
 def _make_parts(
-    system: OsLayer, planned: Sequence[OsPart], shop: Workshop, advance: Advance
+    system: OsLayer, planned: Sequence[OsPart], context: BuildContext, advance: Advance
 ) -> dict[str, LayerRecord]:
     """Install a system, and make all its parts of it; those that are there already come out the same."""
-    store, progress = shop.store, shop.progress
+    store, progress = context.store, context.progress
     with store.exclusive(system.key):
         found = {part.key: store.layer(part.key) for part in planned}
         records = {key: record for key, record in found.items() if record is not None}
         done = "cached"
         if len(records) < len(planned):
             progress.begin(system.key, system.title, "installing")
-            tools = toolbox.choose(shop.site)
+            tools = toolbox.choose(context.site)
             try:
                 made = build_os_parts(planned, _files(system.debs, store), store, advance, tools)
             except BaseException:
@@ -147,13 +150,6 @@ def _make_parts(
     for part in planned:
         progress.end(part.key, part.title, done, records[part.key].size)
     return records
-
-
-def _make_system(layer: OsLayer, shop: Workshop, advance: Advance) -> LayerRecord:
-    debs = _files(layer.debs, shop.store)
-    if shop.make_system is not None:
-        return shop.make_system(layer, debs, shop.store, advance)
-    return build_os_layer(layer, debs, shop.store, advance, toolbox.choose(shop.site))
 
 
 def _blobs(layers: Sequence[BuiltLayer], store: Store) -> tuple[Path, ...]:

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import BinaryIO
 
-from imagebuilder import process
-from imagebuilder.progress import Advance
+from imagebuilder.core import process
+from imagebuilder.core.progress import Advance
 from imagebuilder.store import LayerRecord, Store
 
 MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"

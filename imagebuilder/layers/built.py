@@ -17,14 +17,14 @@ from importlib import resources
 from pathlib import Path
 from typing import BinaryIO
 
+from imagebuilder.core.progress import Advance
 from imagebuilder.errors import BuildError
+from imagebuilder.host.tools import HOST, Toolbox
 from imagebuilder.layers import archive
 from imagebuilder.layers.files import folder_mode
-from imagebuilder.layers.system import HANDED, hand_in, run_in_root
+from imagebuilder.layers.system.install import HANDED, hand_in, run_in_root
 from imagebuilder.plan import VENV, BuiltLayer
-from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store, check_bytes
-from imagebuilder.toolbox import HOST, Toolbox
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def _hand_in_sources(
     """Lay out what the steps need; returns the names of what was added."""
     for part in ("archives", "python", "below"):
         (handed / part).mkdir()
-    hooks = resources.files("imagebuilder.layers").joinpath("built_hooks")
+    hooks = resources.files("imagebuilder.layers.hooks").joinpath("built")
     (handed / "hooks/compile.sh").write_bytes(hooks.joinpath("compile.sh").read_bytes())
     for source in layer.sources:
         check_bytes(downloads[source.sha256], source.sha256, source.file)

@@ -11,10 +11,11 @@ import posixpath
 from collections.abc import Mapping
 from io import BytesIO
 
+from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import BuildError
 from imagebuilder.layers import archive
-from imagebuilder.plan import VENV, Entry, FilesLayer
-from imagebuilder.progress import no_advance
+from imagebuilder.plan import VENV, Entry, FilesLayer, KeysLayer
+from imagebuilder.plan.sshkeys import make_pair
 from imagebuilder.store import LayerRecord, Store
 
 _KINDS = ("dir", "file", "link")
@@ -70,6 +71,35 @@ def build_files_layer(layer: FilesLayer, store: Store) -> LayerRecord:
         tar += _member(path, entries[path]) if path in entries else archive.directory(path, folders[path])
     tar += archive.TAR_END
     return archive.compress_tar(BytesIO(tar), store, no_advance)
+
+
+def build_keys_layer(layer: KeysLayer, store: Store) -> LayerRecord:
+    """Make a key pair, and a layer of it, for `ssh: {keys: baked}`; on this host it is nowhere else.
+
+    All nodes have this one pair: the entrypoint takes a lone private key for a job's whole secret, lets in
+    whoever has it and makes it the host key too. It is random, so this is the one layer that another host
+    makes differently; here the store keeps it under the layer's key, and the same lock gives the same image.
+
+    Raises:
+        EnvironmentFault: there is no ssh-keygen.
+        StoreError: the blob cannot be written.
+
+    """
+    with store.work() as folder:
+        private = folder / "id_ed25519"
+        make_pair(private, layer.image)
+        entries = (
+            Entry(path=layer.folder, kind="dir", mode=0o750),
+            # The image's user has the group 0, whoever it is; nobody else may read it.
+            Entry(path=f"{layer.folder}/{private.name}", kind="file", mode=0o640, text=private.read_text()),
+            Entry(
+                path=f"{layer.folder}/{private.name}.pub",
+                kind="file",
+                mode=0o644,
+                text=private.with_suffix(".pub").read_text(),
+            ),
+        )
+    return build_files_layer(FilesLayer(name=layer.title, entries=entries), store)
 
 
 def _folders(layer: FilesLayer, entries: Mapping[str, Entry]) -> dict[str, int]:

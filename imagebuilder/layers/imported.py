@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from imagebuilder import tarstream
+from imagebuilder.core import tarstream
+from imagebuilder.core.progress import Advance
 from imagebuilder.errors import BuildError
 from imagebuilder.plan import ImportedLayer
-from imagebuilder.progress import Advance
 from imagebuilder.store import LayerRecord, Store
 
 _PIECE = 1 << 20

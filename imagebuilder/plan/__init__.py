@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from imagebuilder.plan.config import (
-    BASE_DIGEST_LABEL,
-    ENGINE_LABEL,
     EPOCH,
     PATH,
     Config,
     environment,
     image_tags,
     index_tags,
+    inherited_env,
+    inherited_labels,
     version,
 )
 from imagebuilder.plan.layer import (
@@ -18,7 +18,6 @@ from imagebuilder.plan.layer import (
     VENV,
     BuiltLayer,
     BytecodeLayer,
-    DockerOsLayer,
     Entry,
     FilesLayer,
     ImportedLayer,
@@ -35,8 +34,6 @@ from imagebuilder.plan.layout import (
     OWN_LAYER_BYTES,
     STATE,
     Plan,
-    as_made,
-    by_docker,
     parts,
     plan,
     wheel_layers,
@@ -44,8 +41,6 @@ from imagebuilder.plan.layout import (
 
 __all__ = [
     "BAKED_KEYS",
-    "BASE_DIGEST_LABEL",
-    "ENGINE_LABEL",
     "EPOCH",
     "MAX_LAYERS",
     "OWN_LAYER_BYTES",
@@ -55,7 +50,6 @@ __all__ = [
     "BuiltLayer",
     "BytecodeLayer",
     "Config",
-    "DockerOsLayer",
     "Entry",
     "FilesLayer",
     "ImportedLayer",
@@ -67,11 +61,11 @@ __all__ = [
     "UpperOsLayer",
     "User",
     "WheelLayer",
-    "as_made",
-    "by_docker",
     "environment",
     "image_tags",
     "index_tags",
+    "inherited_env",
+    "inherited_labels",
     "parts",
     "plan",
     "version",

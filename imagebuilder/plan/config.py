@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from imagebuilder import catalog, tags
+from imagebuilder import catalog
+from imagebuilder.catalog import Selection
+from imagebuilder.core import labels as label_names
+from imagebuilder.core.reference import TAG
 from imagebuilder.errors import InputError
-from imagebuilder.lock import Lock
-from imagebuilder.lockfile import LockFile
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import Lock
 from imagebuilder.plan.layer import VENV, User
-from imagebuilder.recipe import Recipe
+from imagebuilder.recipe import Recipe, tags
 
-# Which engine made an image, where that matters; and OCI's name for the digest of a base from a registry.
-ENGINE_LABEL = "org.imagebuilder.engine"
-BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
 # The time of everything in an image: the same lock gives the same bytes on any day. RFC 3339.
 EPOCH = "1970-01-01T00:00:00Z"
 # Lists of folders: where a base from a registry has one too, its folders come after the image's own.
 _LISTS = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 # Variables of a base that speak of its own user, who is not this image's.
 _OF_THE_USER = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME"})
+# Variables that make programs load or run what they name: glibc's loader (ld.so(8)), Python, bash, sh, Perl,
+# Node.js, Java, Ruby, git and ssh. LD_LIBRARY_PATH stays: images of CUDA find the driver through it.
+_LOADING = re.compile(
+    r"LD_(?!LIBRARY_PATH$)\w+|GCONV_PATH|GLIBC_TUNABLES"
+    r"|PYTHON(?:PATH|HOME|STARTUP|USERBASE|BREAKPOINT|INSPECT|EXECUTABLE|PYCACHEPREFIX|WARNINGS|PLATLIBDIR)"
+    r"|BASH_ENV|ENV|SHELLOPTS|BASHOPTS|PROMPT_COMMAND|PS4"
+    r"|PERL5?LIB|PERL5(?:OPT|DB)|NODE_(?:OPTIONS|PATH)|(?:JDK_|_)JAVA_OPTIONS|JAVA_TOOL_OPTIONS|RUBY(?:OPT|LIB)"
+    r"|GIT_(?:SSH|SSH_COMMAND|EXEC_PATH|ASKPASS)|SSH_ASKPASS"
+)
 PATH = f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -38,30 +48,32 @@ class Config:
     ports: tuple[int, ...]
 
 
-def config(recipe: Recipe, lock: Lock, user: User) -> Config:
+def config(selection: Selection, lock: Lock, user: User) -> Config:
     """Make the config of an image from its recipe and its lock."""
+    recipe = selection.recipe
     said = {name: text for name, text in recipe.about.model_dump().items() if text}
     # A suite that is bootstrapped from its archive has a name, and no digest: the lock's says which bytes.
     known = {
         "title": recipe.name,
-        "version": version(lock),
+        "version": version(selection, lock),
         "created": EPOCH,
         "base.name": lock.base,
         **({"base.name": lock.image.name, "base.digest": lock.image.digest} if lock.image else {}),
         **said,
     }
     labels = {
-        **(lock.image.labels if lock.image else {}),
+        **(inherited_labels(lock.image.labels) if lock.image else {}),
         **recipe.labels,
-        **{f"org.opencontainers.image.{name}": text for name, text in known.items()},
-        "org.imagebuilder.lock": lock.checksum,
-        "org.imagebuilder.ssh.port": str(recipe.ssh.port),
-        "org.imagebuilder.ssh.user": user.name,
-        **({"org.imagebuilder.ssh.keys": "baked"} if recipe.ssh.keys == "baked" else {}),
-        **{f"org.imagebuilder.pin.{name}": version for name, version in lock.pins.items()},
+        **{f"{label_names.OCI_IMAGE}{name}": text for name, text in known.items()},
+        label_names.LOCK: lock.checksum,
+        label_names.RECIPE: recipe.name,
+        label_names.SSH_PORT: str(recipe.ssh.port),
+        label_names.SSH_USER: user.name,
+        **({label_names.SSH_KEYS: "baked"} if recipe.ssh.keys == "baked" else {}),
+        **{f"{label_names.PIN}{name}": version for name, version in lock.pins.items()},
     }
     return Config(
-        env=tuple(sorted(environment(recipe, lock).items())),
+        env=tuple(sorted(environment(selection, lock).items())),
         labels=tuple(sorted(labels.items())),
         entrypoint=("/usr/bin/tini", "--", "/usr/local/bin/imagebuilder-entrypoint"),
         cmd=(),
@@ -82,32 +94,42 @@ def user(recipe: Recipe, lock: Lock) -> User:
     return User(name=name, uid=taken.get(name, free), home=f"/home/{name}")
 
 
-def environment(recipe: Recipe, lock: Lock) -> dict[str, str]:
+def environment(selection: Selection, lock: Lock) -> dict[str, str]:
     """All variables of the image: the base's, the venv's, the components', the recipe's own (which win)."""
     env = {"PATH": PATH, "VIRTUAL_ENV": VENV, "LANG": "C.UTF-8"}
-    for part in catalog.parts(recipe):
+    for part in selection.parts:
         env |= part.env
-    return _on_top(lock.image.env if lock.image else {}, {**env, **recipe.env})
+    return _on_top(inherited_env(lock.image.env) if lock.image else {}, {**env, **selection.recipe.env})
 
 
-def image_tags(recipe: Recipe, lock: Lock) -> tuple[str, ...]:
+def inherited_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Keep the labels of a base, except those that would pass for what this tool says of an image."""
+    return {name: text for name, text in labels.items() if not name.lower().startswith(label_names.OWN)}
+
+
+def inherited_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Keep the variables of a base that an image on it may have too."""
+    return {name: text for name, text in env.items() if not _LOADING.fullmatch(name)}
+
+
+def image_tags(selection: Selection, lock: Lock) -> tuple[str, ...]:
     """Name the tags to push under: the recipe's templates filled in, else what the image holds and its lock.
 
     Raises:
         InputError: a filled template is too long for a tag.
 
     """
-    return _tags(recipe, lock, lock.checksum)
+    return _tags(selection, lock, lock.checksum)
 
 
-def index_tags(recipe: Recipe, file: LockFile) -> tuple[str, ...]:
+def index_tags(selection: Selection, file: LockFile) -> tuple[str, ...]:
     """Name the tags of what joins the platforms' images; each has to be right for every one of them.
 
     Raises:
         InputError: platforms have different versions of what a tag names.
 
     """
-    made = [_tags(recipe, lock, file.checksum) for lock in file.sections]
+    made = [_tags(selection, lock, file.checksum) for lock in file.sections]
     for tags_there in zip(*made, strict=True):
         if len(set(tags_there)) > 1:
             each = ", ".join(
@@ -115,18 +137,20 @@ def index_tags(recipe: Recipe, file: LockFile) -> tuple[str, ...]:
             )
             raise InputError(
                 f"one tag cannot be {each}",
-                where=f"{recipe.name}: tags",
+                where=selection.places.of("tags"),
                 hint="pin the version in full, or write `tags:` with fewer of its parts, as in {torch:2}",
             )
     return made[0]
 
 
-def version(lock: Lock) -> str:
+def version(selection: Selection, lock: Lock) -> str:
     """Make a version from what the image holds: `torch2.10.0-cu12.8-py3.13-trixie`."""
     pins = lock.pins
-    words = []
-    if "torch" in pins:
-        words.append(f"torch{pins['torch'].partition('+')[0]}")
+    words = [
+        catalog.fill(component.framework.tag, pins[name].partition("+")[0])
+        for name, component in selection.components.items()
+        if component.framework and name in pins
+    ]
     if "cuda" in pins:
         words.append("cu" + ".".join(pins["cuda"].split(".")[:2]))
     if not words:
@@ -134,17 +158,18 @@ def version(lock: Lock) -> str:
     return "-".join([*words, f"py{lock.python}", lock.base.partition(":")[2]])
 
 
-def _tags(recipe: Recipe, lock: Lock, checksum: str) -> tuple[str, ...]:
+def _tags(selection: Selection, lock: Lock, checksum: str) -> tuple[str, ...]:
+    recipe = selection.recipe
     digits = checksum[: tags.LOCK_DIGITS]
     if not recipe.tags:
-        return version(lock), digits
+        return version(selection, lock), digits
     values = {**lock.pins, "name": recipe.name, "suite": lock.base.partition(":")[2], "lock": digits}
     made = tuple(dict.fromkeys(tags.fill(template, values) for template in recipe.tags))
     for tag in made:
-        if not tags.TAG.fullmatch(tag):
+        if not TAG.fullmatch(tag):
             raise InputError(
                 f"`{tag}` is no tag that a registry takes",
-                where=f"{recipe.name}: tags",
+                where=selection.places.of("tags"),
                 hint="at most 128 letters, digits, `.`, `_` and `-`; shorten a version with {name:2}",
             )
     return made

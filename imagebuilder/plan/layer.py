@@ -13,14 +13,17 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from imagebuilder import catalog
-from imagebuilder.lock import BaseLayer, Deb, Source, Wheel
+from imagebuilder.lock.model import BaseLayer, Deb, Source, Wheel
 
 VENV = catalog.VENV
 # Where the entrypoint of an image with `ssh: {keys: baked}` finds them.
 BAKED_KEYS = "/etc/imagebuilder/keys"
+# Of a field that changes no byte of its layer.
+_NOT_IN_KEY = MappingProxyType({"key": False})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,10 @@ class User:
 
 @dataclass(frozen=True, kw_only=True)
 class OsLayer:
-    """The Debian packages, configured; and the user and the empty venv that need a running system to make."""
+    """The Debian packages, configured; and the user and the empty venv that need a running system to make.
+
+    `asked` are the packages that were asked for, of which all others are dependencies. They change no byte.
+    """
 
     distribution: str
     suite: str
@@ -53,6 +59,7 @@ class OsLayer:
     user: User
     python: str
     venv: str = VENV
+    asked: tuple[str, ...] = dataclasses.field(default=(), metadata=_NOT_IN_KEY)
 
     FORMAT = 1
 
@@ -110,23 +117,6 @@ class OsPart:
         system = self.system
         where = [system.distribution, system.suite, system.architecture]
         return _key("os-part-likely", self.FORMAT, [where, self.name, [deb.sha256 for deb in self.debs]])
-
-
-@dataclass(frozen=True, kw_only=True)
-class DockerOsLayer(OsLayer):
-    """The same packages on the same base, as BuildKit installs them from the Dockerfile's `os` stage.
-
-    `base_digest` is that of the registry image below them; empty where the base was bootstrapped from the
-    same lock, which then says which bytes.
-    """
-
-    base_digest: str = ""
-
-    FORMAT = 1  # also of the template's `os` stage: a change there that changes files counts this up
-
-    @cached_property
-    def key(self) -> str:
-        return _key("docker-os", self.FORMAT, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +197,7 @@ class BytecodeLayer:
     architecture: str
     venv: str = VENV
 
-    FORMAT = 1  # also of `layers/bytecode_hooks`: a change there that changes bytes counts this up
+    FORMAT = 2  # also of `layers/hooks/bytecode`: a change there that changes bytes counts this up
 
     @property
     def title(self) -> str:
@@ -361,7 +351,8 @@ def _key(kind: str, version: int, content: object) -> str:
 
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return fields(value)
+        left_out = {field.name for field in dataclasses.fields(value) if field.metadata == _NOT_IN_KEY}
+        return {name: item for name, item in fields(value).items() if name not in left_out}
     if isinstance(value, (BaseLayer, Deb, Wheel)):
         return value.model_dump(mode="json")
     raise TypeError(f"a layer's key cannot hold {type(value).__name__}")

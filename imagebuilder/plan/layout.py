@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from imagebuilder import catalog, groups, platforms
-from imagebuilder.lock import Lock, Wheel
-from imagebuilder.plan.config import BASE_DIGEST_LABEL, ENGINE_LABEL, Config, config, image_tags, user
+from imagebuilder import catalog
+from imagebuilder.catalog import Selection
+from imagebuilder.core import platforms
+from imagebuilder.lock.model import Lock, Wheel
+from imagebuilder.plan import groups
+from imagebuilder.plan.config import Config, config, image_tags, user
 from imagebuilder.plan.layer import (
     VENV,
     BuiltLayer,
     BytecodeLayer,
-    DockerOsLayer,
     Entry,
     FilesLayer,
     ImportedLayer,
@@ -26,7 +27,6 @@ from imagebuilder.plan.layer import (
     WheelLayer,
     fields,
 )
-from imagebuilder.recipe import Recipe
 
 MAX_LAYERS = 60
 # Wheels from this size on get a layer of their own; smaller ones share one per component. Chosen so that
@@ -75,17 +75,17 @@ class Plan:
         return sum(isinstance(layer, ImportedLayer | OsLayer | OsPart) for layer in self.layers)
 
 
-def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
+def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...]) -> Plan:
     """Lay out an image.
 
     Args:
-        recipe: what was asked for.
+        selection: the recipe, with its components.
         lock: what it was resolved to.
-        files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.rootfs`.
+        files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.plan.rootfs`.
 
     """
+    recipe, parts = selection.recipe, selection.parts
     account = user(recipe, lock)
-    parts = catalog.parts(recipe)
     made = (
         *(Entry(path=p, kind="link", mode=0o777, text=t) for part in parts for p, t in part.links.items()),
         *(Entry(path=p, kind="file", mode=0o755, text=t) for part in parts for p, t in part.scripts.items()),
@@ -96,55 +96,26 @@ def plan(recipe: Recipe, lock: Lock, files: tuple[Entry, ...]) -> Plan:
         layers=(
             *_imported(lock),
             *_system_layers(lock, account),
-            *_built_layers(recipe, lock),
+            *_built_layers(selection, lock),
             *_wheel_layers(lock),
             *_bytecode_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.
             FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
             *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
         ),
-        config=config(recipe, lock, account),
-        tags=image_tags(recipe, lock),
+        config=config(selection, lock, account),
+        tags=image_tags(selection, lock),
         lock_checksum=lock.checksum,
         siblings=recipe.platforms,
     )
 
 
-def by_docker(plan: Plan, base_digest: str = "") -> Plan:
-    """Lay out the same image with the OS layer made by the docker engine; its labels say so.
-
-    Args:
-        plan: as the embedded engine builds it.
-        base_digest: see `DockerOsLayer`.
-
-    """
-    layers = plan.layers
-    # What is above a registry's image stays what it is: that image is in the plan already.
-    if type(plan.system) is OsLayer:
-        whole = DockerOsLayer(**fields(plan.system), base_digest=base_digest)
-        first = next(number for number, layer in enumerate(layers) if isinstance(layer, OsPart))
-        rest = (layer for layer in layers[first:] if not isinstance(layer, OsPart))
-        layers = (*layers[:first], whole, *rest)
-    labels = {**dict(plan.config.labels), ENGINE_LABEL: "docker"}
-    if base_digest:
-        labels[BASE_DIGEST_LABEL] = base_digest
-    said = dataclasses.replace(plan.config, labels=tuple(sorted(labels.items())))
-    return dataclasses.replace(plan, layers=layers, config=said)
-
-
-def as_made(plan: Plan, labels: Mapping[str, str]) -> Plan:
-    """Lay out an image for the engine that made it, which its labels name; without a name it is embedded."""
-    if labels.get(ENGINE_LABEL) == "docker":
-        return by_docker(plan, labels.get(BASE_DIGEST_LABEL, ""))
-    return plan
-
-
 def parts(system: OsLayer) -> tuple[OsPart, ...]:
     """Part a system by what its packages are for; the state, which changes with each of them, comes last.
 
-    One above a base from a registry, or made by BuildKit, is one layer.
+    One above a base from a registry is one layer.
     """
-    if type(system) is not OsLayer:
+    if isinstance(system, UpperOsLayer):
         return ()
     grouped = groups.of(system.debs)
     return (
@@ -174,20 +145,21 @@ def _system_layers(lock: Lock, user: User) -> tuple[OsLayer | OsPart, ...]:
         debs=lock.debs,
         user=user,
         python=lock.python,
+        asked=lock.packages,
     )
     if lock.image:
         return (UpperOsLayer(**fields(system), below=lock.image.layers),)
     return parts(system)
 
 
-def _built_layers(recipe: Recipe, lock: Lock) -> tuple[BuiltLayer, ...]:
+def _built_layers(selection: Selection, lock: Lock) -> tuple[BuiltLayer, ...]:
     """Lay out what is compiled, in the lock's order: each after those that it is compiled against."""
-    parts = {part.component.name: part for part in catalog.parts(recipe)}
+    parts = selection.by_name
     image = {deb.name: deb for deb in lock.debs}
     done: dict[str, BuiltLayer] = {}
     for build in lock.builds:
-        part = parts[build.component]
-        if part.built is None:
+        part = parts.get(build.component)
+        if part is None or part.built is None:
             continue
         how = part.built
         compiler = catalog.fill("-{major}", parts["gcc"].pin) if "gcc" in parts else ""
@@ -196,7 +168,7 @@ def _built_layers(recipe: Recipe, lock: Lock) -> tuple[BuiltLayer, ...]:
             "CXX": f"g++{compiler}",
             **{name: catalog.fill(value, build.version) for name, value in how.env.items()},
         }
-        debs = (*(image[name] for name in build.system), *build.debs)
+        debs = (*(image[name] for name in build.system if name in image), *build.debs)
         done[build.component] = BuiltLayer(
             component=build.component,
             version=build.version,
@@ -208,6 +180,7 @@ def _built_layers(recipe: Recipe, lock: Lock) -> tuple[BuiltLayer, ...]:
                 user=User(name="root", uid=0, home="/root"),
                 python=lock.python,
                 venv=VENV if how.sdist else "",
+                asked=build.packages,
             ),
             below=tuple(done[name] for name in how.against if name in done),
             wheels=build.wheels,

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from imagebuilder.recipe.model import Hosts, Recipe, RegistryImage, Ssh, is_name, schema
-from imagebuilder.recipe.reading import load, with_pins
+from imagebuilder.recipe.model import Hosts, NotSecret, Recipe, RegistryImage, Ssh, is_name, schema
+from imagebuilder.recipe.places import Places
+from imagebuilder.recipe.reading import load, read, with_pins
 
-__all__ = ["Hosts", "Recipe", "RegistryImage", "Ssh", "is_name", "load", "schema", "with_pins"]
+__all__ = [
+    "Hosts",
+    "NotSecret",
+    "Places",
+    "Recipe",
+    "RegistryImage",
+    "Ssh",
+    "is_name",
+    "load",
+    "read",
+    "schema",
+    "with_pins",
+]

@@ -11,10 +11,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from imagebuilder import platforms as known_platforms
-from imagebuilder import tags, yamlfile
-from imagebuilder.about import About, Strict, Text
+from imagebuilder.core import platforms as known_platforms
+from imagebuilder.core import yamlfile
+from imagebuilder.core.model import Strict
 from imagebuilder.errors import InputError
+from imagebuilder.recipe import tags
+from imagebuilder.recipe.annotations import About, Text
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
@@ -25,6 +27,7 @@ _PYTHON = re.compile(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?")
 _SUITE = re.compile(r"(debian|ubuntu):([a-z]+)")
 _DRIVER = re.compile(r"[0-9]{3}(?:\.[0-9]{1,3}){1,2}")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -46,7 +49,7 @@ def _pin(value: str) -> str:
     if not plain:
         raise yamlfile.Invalid(
             f"`{yamlfile.printable(value)}` is not a version",
-            'give digits and dots, as in "12.8"; a range does not belong into a pin',
+            'give digits and dots, as in "12.8"; a pin cannot be a range',
         )
     return value
 
@@ -81,7 +84,7 @@ def _base(value: str) -> str:
 
 def _image(value: str) -> str:
     # Here and not on top: only a recipe with such a base pays for it.
-    from imagebuilder.registry.reference import parse
+    from imagebuilder.core.reference import parse
 
     try:
         reference = parse(value)
@@ -157,6 +160,25 @@ class Hosts(Strict):
     ] = ()
 
 
+class NotSecret(Strict):
+    """A file in which the search before a push finds something, although it is not secret."""
+
+    path: Annotated[
+        str, Field(min_length=1, max_length=4096, description="Of the file, as the finding names it.")
+    ]
+    sha256: Annotated[
+        str,
+        _must_match(_SHA256, "a sha256", "64 hexadecimal digits, as the finding prints them"),
+        Field(description="Of the whole file: with another content it is searched again."),
+    ]
+    reason: Annotated[
+        str,
+        Field(
+            min_length=8, max_length=500, description="Why it is not secret, for those who pull the image."
+        ),
+    ]
+
+
 class RegistryImage(Strict):
     """A base from a registry. Its layers stay as they are; what the recipe adds comes on top of them."""
 
@@ -200,7 +222,7 @@ def _kind_of_base(value: object) -> str:
 
 
 class Recipe(Strict):
-    """One image: a base, a Python, pinned components, and what else belongs into it."""
+    """One image: a base, a Python, pinned components, and other packages and settings."""
 
     name: Annotated[Name, Field(description="Name of the image.")]
     base: Annotated[
@@ -270,6 +292,13 @@ class Recipe(Strict):
         dict[str, Text],
         Field(default_factory=dict, description="Variables of every process in the image. Never a secret."),
     ]
+    not_secret: Annotated[
+        tuple[NotSecret, ...],
+        Field(
+            description="Files that were reviewed: what the search for secrets found in them is not secret. "
+            "`push` prints what to write here."
+        ),
+    ] = ()
     labels: Annotated[
         dict[str, Text], Field(default_factory=dict, description="More OCI labels of the image.")
     ]
@@ -281,7 +310,8 @@ class Recipe(Strict):
         Field(
             description="Tags to push under, of the versions in the lock: `torch{torch}-cu{cuda:2}`. "
             "Fields: the pins, `python`, `suite`, `name`, `lock`; `:2` takes the first two parts. "
-            "Without it: one made of the pins, and the first twelve digits of the lock's checksum.",
+            "Without it: one made of the pins, after the recipe's name where the repository has another one, "
+            "and the first twelve digits of the lock's checksum.",
         ),
     ] = ()
 
@@ -307,15 +337,18 @@ class Recipe(Strict):
     def checksum(self) -> str:
         """Hash what the recipe asks for: comments, order of keys and quoting do not count. Hex sha256.
 
-        Nor does what only names the image, the hosts it is for, or how its keys come there: they are no
-        reason to resolve anew. Nor do the platforms, each of which has a lock of its own: one more changes
-        nothing for the others.
+        Nor does what only names the image, the hosts it is for, how its keys come there, or what was
+        reviewed: they are no reason to resolve again. Nor do the platforms, each of which has a lock of its
+        own: one more changes nothing for the others.
         """
         asked = self.model_dump(
             mode="json",
-            exclude={"about": True, "tags": True, "hosts": True, "platforms": True, "ssh": {"keys"}},
+            exclude={
+                **dict.fromkeys(("about", "tags", "hosts", "platforms", "not_secret"), True),
+                "ssh": {"keys"},
+            },
         )
-        # What came later counts only where it is used: older locks hold.
+        # Keys that most recipes do not use count only where they are used.
         for key in ("build", "devel", "providers"):
             if not asked[key]:
                 del asked[key]

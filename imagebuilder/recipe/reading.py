@@ -9,9 +9,12 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from imagebuilder import tags, yamlfile
+from imagebuilder.core import labels as label_names
+from imagebuilder.core import yamlfile
 from imagebuilder.errors import InputError
+from imagebuilder.recipe import tags
 from imagebuilder.recipe.model import Recipe
+from imagebuilder.recipe.places import Places
 
 # The first port on which others than root may listen.
 _FIRST_FREE_PORT = 1024
@@ -49,15 +52,25 @@ _RENAMES = {
     "architectures": "platforms",
     "metadata": "about",
     "annotations": "about",
+    "secrets": "not_secret",
+    "waivers": "not_secret",
 }
 
 
 def load(path: Path, components: frozenset[str]) -> Recipe:
+    """Read and check one recipe, where nobody will ask for the places of its keys; see `read`."""
+    return read(path, components)[0]
+
+
+def read(path: Path, components: frozenset[str]) -> tuple[Recipe, Places]:
     """Read and check one recipe.
 
     Args:
         path: the YAML file.
         components: what the catalog can pin.
+
+    Returns:
+        The recipe, and where its keys stand.
 
     Raises:
         InputError: every problem in the file, each with line, key and a way out.
@@ -68,7 +81,8 @@ def load(path: Path, components: frozenset[str]) -> Recipe:
         message = "is empty" if document.data == {} else "is not a mapping of keys"
         raise InputError(message, where=document.where(()), hint="`imagebuilder init` writes a recipe")
     # What no model can say is checked on the raw data, so that it is reported together with the rest.
-    return yamlfile.validate(document, Recipe, _RENAMES, also=_cross_checks(document, components))
+    recipe = yamlfile.validate(document, Recipe, _RENAMES, also=_cross_checks(document, components))
+    return recipe, Places(recipe=recipe.name, document=document)
 
 
 def with_pins(path: Path, moved: Mapping[str, tuple[str, str]]) -> str:
@@ -103,8 +117,9 @@ def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> It
     yield from _repeated(document)
     yield from _env_problems(document)
     yield from _tag_problems(document)
+    yield from _reviewed_twice(document)
     for name in _mapping(document, "labels"):
-        if not _LABEL.fullmatch(name) or name.startswith(("org.imagebuilder.", "org.opencontainers.")):
+        if not _LABEL.fullmatch(name) or name.startswith((label_names.OWN, label_names.OCI)):
             yield document.problem(
                 ("labels", name),
                 f"`{name}` cannot be a label here",
@@ -145,7 +160,7 @@ def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> It
     if _sequence(document, "build") and isinstance(document.data.get("base"), dict):
         yield document.problem(
             ("build",),
-            "components are compiled on a suite, in a root of its packages; a base from a registry is none",
+            "components are compiled in a root of a suite's packages, so the base has to be a suite",
             "write `base: debian:trixie`, or take the component as a package",
         )
     for key, done in (("override", "overridden"), ("build", "to be built")):
@@ -191,6 +206,15 @@ def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
                 f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
                 "give it to the container when it starts",
             )
+
+
+def _reviewed_twice(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
+    seen: set[tuple[object, object]] = set()
+    for i, item in enumerate(_sequence(document, "not_secret")):
+        key = (item.get("path"), item.get("sha256")) if isinstance(item, dict) else (None, i)
+        if key in seen:
+            yield document.problem(("not_secret", i), "the same file is listed twice", "keep one of the two")
+        seen.add(key)
 
 
 def _tag_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:

@@ -7,20 +7,20 @@ Referrers API"). Formats: image-spec 1.1, manifest.md ("Guidelines for Artifact 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from imagebuilder.core.documents import digest_of, dumps
+from imagebuilder.core.retries import Budget
 from imagebuilder.errors import RegistryError
 from imagebuilder.registry import reader
-from imagebuilder.registry.client import Client
+from imagebuilder.registry.client import Client, RequestOptions
+from imagebuilder.registry.faults import Interrupted
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST, Descriptor
 
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 EMPTY = b"{}"
-_TRIES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,38 +111,32 @@ def attach(client: Client, artefacts: Sequence[Artefact]) -> tuple[str, ...]:
 
 def put_blob(client: Client, data: bytes) -> None:
     """Send a small blob, unless it is there."""
-    digest = digest_of(data)
-    for attempt in range(1, client.attempts + 1):
-        if client.request("HEAD", f"blobs/{digest}", wanted=(200, 404)).status_code == 200:
+    digest, budget = digest_of(data), client.budget()
+    while True:
+        there = client.request("HEAD", f"blobs/{digest}", wanted=(200, 404), budget=budget)
+        if there.status_code == 200:
             return
-        begun = client.request("POST", "blobs/uploads/", wanted=(202,))
+        begun = client.request("POST", "blobs/uploads/", wanted=(202,), budget=budget)
         place = client.url(begun.headers.get("Location", ""))
         closing = f"{place}{'&' if '?' in place else '?'}digest={digest}"
-        headers = {"Content-Type": "application/octet-stream"}
+        options = RequestOptions(headers={"Content-Type": "application/octet-stream"}, body=data)
         # 404: the registry forgot the upload, for example in a restart.
-        done = client.request("PUT", closing, wanted=(201, 204, 404), headers=headers, body=data)
+        done = client.request("PUT", closing, wanted=(201, 204, 404), options=options, budget=budget)
         if done.status_code != 404:
             return
-        client.pause(attempt, "the registry forgot an upload")
-    raise RegistryError("a small blob could not be pushed", where=client.reference.name, hint="push again")
+        client.wait(
+            budget,
+            Interrupted("the registry forgot an upload", where=client.reference.name, hint="push again"),
+        )
 
 
-def put_manifest(client: Client, name: str, data: bytes, media_type: str = OCI_MANIFEST) -> bool:
+def put_manifest(
+    client: Client, name: str, data: bytes, media_type: str = OCI_MANIFEST, *, budget: Budget | None = None
+) -> bool:
     """Put a manifest under a digest or tag. True when the registry itself lists it with its subject."""
-    reply = client.request(
-        "PUT", f"manifests/{name}", wanted=(201,), headers={"Content-Type": media_type}, body=data
-    )
+    options = RequestOptions(headers={"Content-Type": media_type}, body=data)
+    reply = client.request("PUT", f"manifests/{name}", wanted=(201,), options=options, budget=budget)
     return bool(reply.headers.get("OCI-Subject"))
-
-
-def digest_of(data: bytes) -> str:
-    """Name bytes: `sha256:` and 64 digits."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
-def dumps(value: object) -> bytes:
-    """Write JSON as all manifests here are written: sorted and dense."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _list(client: Client, subject: str, entries: Sequence[Descriptor]) -> None:
@@ -152,8 +146,9 @@ def _list(client: Client, subject: str, entries: Sequence[Descriptor]) -> None:
     so the list is read again until the entries are seen in it.
     """
     tag = reader.fallback_tag(subject)
-    for attempt in range(1, _TRIES + 1):
-        there = reader.find_manifest(client, tag)
+    budget, written = client.budget(), False
+    while True:
+        there = reader.find_manifest(client, tag, budget)
         known: tuple[Descriptor, ...] = ()
         if there is not None:
             if there.media_type != OCI_INDEX:
@@ -167,13 +162,11 @@ def _list(client: Client, subject: str, entries: Sequence[Descriptor]) -> None:
         missing = tuple(entry for entry in entries if entry.digest not in digests)
         if not missing:
             return
-        if attempt > 1:
-            client.pause(attempt - 1, "somebody else attached at the same moment")
-        put_manifest(client, tag, _index((*known, *missing)), OCI_INDEX)
-    if not {entry.digest for entry in entries} <= {item.digest for item in reader.referrers(client, subject)}:
-        raise RegistryError(
-            "what was attached does not get into the list", where=client.reference.name, hint="push again"
-        )
+        if written:
+            lost = "the list of what is attached lacks it again: somebody else writes the list too"
+            client.wait(budget, Interrupted(lost, where=client.reference.name, hint="push again"))
+        put_manifest(client, tag, _index((*known, *missing)), OCI_INDEX, budget=budget)
+        written = True
 
 
 def _index(entries: tuple[Descriptor, ...]) -> bytes:

@@ -1,4 +1,4 @@
-"""Signing in to a registry: nothing, basic, or the token flow, as its challenge asks.
+"""Sign in to a registry as its challenge asks: without credentials, with basic authentication or a token.
 
 The challenge is described in RFC 9110 section 11.6.1, the token flow in
 https://distribution.github.io/distribution/spec/auth/token/ and .../spec/auth/oauth/ (identity tokens).
@@ -15,16 +15,16 @@ from urllib.parse import urlencode, urlsplit
 
 import requests
 
-from imagebuilder import jsontext
+from imagebuilder.core import jsontext
+from imagebuilder.core.reference import Reference, is_loopback
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import RegistryError
 from imagebuilder.registry import credentials, faults
 from imagebuilder.registry.credentials import Credentials
-from imagebuilder.registry.reference import Reference, is_loopback
-from imagebuilder.yamlfile import printable
 
-# Words are tried from their beginning only: else a long one without `=` would be tried from every letter.
+# Match only at the start of a word: otherwise a long word without `=` is tried again from every letter.
 _PARAMETER = re.compile(r'(?<![A-Za-z_])([A-Za-z_]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s",]+))')
-# A challenge has a few hundred characters, a token some thousand; what is longer is somebody's trap.
+# A challenge has a few hundred characters, a token a few thousand. A longer one is an attack.
 _LONGEST = 8192
 _LONGEST_TOKEN = 65_536
 _TOKEN = re.compile(rf"[!-~]{{1,{_LONGEST_TOKEN}}}")
@@ -47,12 +47,12 @@ Exchange = Callable[[Message], requests.Response]
 
 
 class SignIn:
-    """What goes into the Authorization header of one registry; safe to use from several threads.
+    """Makes the Authorization header for one registry; thread-safe.
 
     Args:
         reference: names the registry.
-        given: credentials to use; None for what `docker login` left, read only if the registry asks.
-        scopes: what to ask a token for.
+        given: credentials to use; None for those of `docker login`, read only if the registry asks.
+        scopes: the rights to ask a token for.
         exchange: talks to the token server.
 
     """
@@ -66,26 +66,28 @@ class SignIn:
         self._exchange = exchange
         self._challenge = ""
         self._header = ""
+        self._plain = False
         self._lock = threading.Lock()
 
     def learn(self, reply: requests.Response) -> None:
-        """Note the challenge of the registry's front door, where it has one."""
+        """Record the registry's challenge, if it has one, and whether it speaks TLS."""
+        self._plain = reply.url.startswith("http:")
         if reply.status_code == requests.codes.unauthorized:
             self._challenge = reply.headers.get("WWW-Authenticate", "")[:_LONGEST]
 
     def authorization(self) -> str:
-        """Return the header's value; empty where the registry asks for nothing."""
+        """Return the header's value; empty if the registry does not ask for credentials."""
         with self._lock:
             if self._challenge and not self._header:
                 self._header = self._answer()
             return self._header
 
     def renew(self, reply: requests.Response, used: str) -> bool:
-        """Sign in anew after a 401. False when that cannot help: the registry refused what it asked for.
+        """Sign in again after a 401. Return False if the registry has refused these very credentials.
 
         Args:
             reply: the 401.
-            used: the header's value that it was the answer to; another thread may have renewed it since.
+            used: the header's value in the refused request; another thread may have renewed it since.
 
         """
         with self._lock:
@@ -111,15 +113,14 @@ class SignIn:
         )
 
     def _token(self, fields: dict[str, str]) -> str:
-        """Ask the token server that the challenge names."""
+        """Ask the token server in the challenge for a token."""
         realm, host = fields["realm"], _host(fields["realm"])
         if not host:
             raise RegistryError(
-                f"the registry names a token server that is no URL: {printable(realm)}",
+                f"the registry names a token server with an invalid URL: {printable(realm)}",
                 where=str(self._reference),
             )
-        plain_registry = self._reference.is_loopback and is_loopback(host)
-        if not realm.startswith("https://") and not plain_registry:
+        if not realm.startswith("https://") and not self._may_be_plain(host):
             raise RegistryError(
                 f"the registry wants the password sent over plain HTTP, to {printable(realm)}",
                 where=str(self._reference),
@@ -165,6 +166,14 @@ class SignIn:
             )
         return token
 
+    def _may_be_plain(self, host: str) -> bool:
+        """Return whether the password may go to a token server over plain HTTP.
+
+        Only if the registry itself speaks plain HTTP. A registry on this host may name only a token server on
+        this host. For a registry on another host the user has allowed plain HTTP.
+        """
+        return self._plain and (is_loopback(host) or not self._reference.is_loopback)
+
     def _credentials(self) -> Credentials:
         if self._given is None:
             self._given = credentials.find(self._reference.host)
@@ -176,7 +185,7 @@ def _basic(known: Credentials) -> str:
 
 
 def _host(url: str) -> str:
-    """Name the host of a URL; empty where it is none."""
+    """Return the host of a URL; empty if the URL is malformed."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

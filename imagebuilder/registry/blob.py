@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import requests
+
+from imagebuilder.core.progress import Advance
 from imagebuilder.errors import RegistryError, StoreError
-from imagebuilder.progress import Advance
-from imagebuilder.registry.client import BLOB_REPLY_SECONDS, Client
+from imagebuilder.registry.client import BLOB_REPLY_SECONDS, PLAIN, Client, RequestOptions
 from imagebuilder.registry.faults import Interrupted
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,10 @@ log = logging.getLogger(__name__)
 REUSED, MOUNTED, PUSHED = "reused", "mounted", "pushed"
 _PIECE = 1024 * 1024
 _PIECEWISE = 3
+# Failures after which a blob is sent that could be linked: some registries always fail to link.
+_LINKS = 2
+# Unanswered questions after which an upload begins again from the start.
+_RESUMES = 3
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
 
@@ -70,6 +76,9 @@ class Upload:
         self._chunk = blob.size
         self._begun = 0
         self._limited = False
+        # How often in a row nobody could say how far the upload got.
+        self._silent = 0
+        self._budget = client.budget()
 
     def run(self) -> str:
         """Bring the blob there: whether it was PUSHED, MOUNTED from elsewhere, or REUSED.
@@ -79,7 +88,7 @@ class Upload:
             StoreError: the blob is not what its digest says.
 
         """
-        failures, best = 0, 0
+        best = -1
         while True:
             try:
                 if self._exists():
@@ -88,59 +97,72 @@ class Upload:
                 if self._place:
                     self._resume()
                     self.resumed += self._offset > 0
-                # What got further than ever before is no failure to count.
-                failures, best = (0, self._offset) if self._offset > best else (failures, best)
                 if not self._place and not self._begin():
                     self._count(self.blob.size)
                     return MOUNTED
+                # What got further than ever before is no failure to count.
+                if self._offset > best:
+                    best = self._offset
+                    self._budget.progressed()
                 if self._send():
                     return PUSHED
-                reason = "the registry forgot the upload"
+                failure = self._failed("the registry forgot the upload")
             except Interrupted as error:
-                if failures + 1 >= self._client.attempts:
-                    raise
-                reason = str(error.problems[0].message)
-            failures += 1
-            if failures >= self._client.attempts:
-                raise RegistryError(
-                    f"a layer of {self.blob.size} bytes could not be pushed: {reason}",
-                    where=str(self._client.reference),
-                    hint="push again; what is there already does not travel again",
-                )
-            self._client.pause(failures, reason)
+                failure = error
+            self._client.wait(self._budget, failure)
+
+    def _failed(self, reason: str) -> Interrupted:
+        return Interrupted(
+            f"a layer of {self.blob.size} bytes could not be pushed: {reason}",
+            where=str(self._client.reference),
+            hint="push again; what is there already does not travel again",
+        )
+
+    def _request(
+        self, method: str, place: str, wanted: tuple[int, ...], options: RequestOptions = PLAIN
+    ) -> requests.Response:
+        """Send one request, once: what failed is tried again by `run` alone."""
+        budget = self._client.budget(1)
+        return self._client.request(method, place, wanted=wanted, options=options, budget=budget)
 
     def _exists(self) -> bool:
-        reply = self._client.request("HEAD", f"blobs/{self.blob.digest}", wanted=(200, 404))
+        reply = self._request("HEAD", f"blobs/{self.blob.digest}", (200, 404))
         return reply.status_code == 200
 
     def _begin(self) -> bool:
         """Open an upload. False when the registry linked the blob from another repository instead."""
         self._offset = 0
+        if self._source and self._budget.failures < _LINKS:
+            place = f"blobs/uploads/?mount={self.blob.digest}&from={quote(self._source, safe='/')}"
+            try:
+                reply = self._request("POST", place, (201, 202))
+            except Interrupted:
+                raise
+            except RegistryError:
+                log.info("%s cannot be linked from %s", self.blob.digest, self._source)
+                reply = self._request("POST", "blobs/uploads/", (202,))
+            if reply.status_code == 201:
+                return False
+        else:
+            reply = self._request("POST", "blobs/uploads/", (202,))
+        self._place, self._source = self._location(reply.headers), ""
         self._begun += 1
         pieces = self._limited or self._begun % _PIECEWISE == 0
         self._chunk = self._client.chunk if pieces else self.blob.size
-        if self._source:
-            source, self._source = self._source, ""
-            place = f"blobs/uploads/?mount={self.blob.digest}&from={quote(source, safe='/')}"
-            try:
-                reply = self._client.request("POST", place, wanted=(201, 202))
-            except RegistryError as error:
-                if isinstance(error, Interrupted):
-                    raise
-                log.info("%s is not to be had from %s", self.blob.digest, source)
-            else:
-                if reply.status_code == 201:
-                    return False
-                self._place = self._location(reply.headers)
-                return True
-        self._place = self._location(self._client.request("POST", "blobs/uploads/", wanted=(202,)).headers)
         return True
 
     def _resume(self) -> None:
         """Ask how far the upload got; begin anew where the registry does not know it, or is beside itself."""
-        place, self._place, self._offset = self._place, "", 0
-        anything = (200, 202, 204, 400, 401, 403, 404, 405, 409, 410, 416)
-        reply = self._client.request("GET", place, wanted=anything)
+        place, anything = self._place, (200, 202, 204, 400, 401, 403, 404, 405, 409, 410, 416)
+        try:
+            reply = self._request("GET", place, anything)
+        except Interrupted:
+            # The registry itself answers, so it may be the place that is gone.
+            self._silent += 1
+            self._place = place if self._silent < _RESUMES else ""
+            raise
+        self._silent = 0
+        self._place, self._offset = "", 0
         found = _RANGE.fullmatch(reply.headers.get("Range", ""))
         if reply.status_code != 204 or not found:
             return
@@ -161,29 +183,23 @@ class Upload:
             gone = (400, 404, 409, 416) if offset else (404, 416)
             if end - offset > self._client.chunk:
                 gone = (*gone, 413)
-            reply = self._client.request(
-                "PATCH",
-                self._place,
-                wanted=(201, 202, 204, *gone),
+            piece = RequestOptions(
                 headers=headers,
-                attempts=1,
                 body=partial(_Piece, self.blob.path, offset, end, self._passed, self._client.stopped),
                 reply_seconds=BLOB_REPLY_SECONDS,
             )
+            reply = self._request("PATCH", self._place, (201, 202, 204, *gone), piece)
             if reply.status_code in gone:
                 # A proxy in front of the registry has a limit, which pieces may be below.
                 if reply.status_code == 413:
                     self._limited, self._chunk = True, self._client.chunk
                 return False
             self._place, self._offset = self._location(reply.headers), end
-        reply = self._client.request(
-            "PUT",
-            f"{self._place}{'&' if '?' in self._place else '?'}digest={self.blob.digest}",
-            wanted=(201, 204, 400, 404, 416),
-            attempts=1,
-            reply_seconds=BLOB_REPLY_SECONDS,
-            headers={"Content-Type": "application/octet-stream"},
+        closing = f"{self._place}{'&' if '?' in self._place else '?'}digest={self.blob.digest}"
+        last = RequestOptions(
+            headers={"Content-Type": "application/octet-stream"}, reply_seconds=BLOB_REPLY_SECONDS
         )
+        reply = self._request("PUT", closing, (201, 204, 400, 404, 416), last)
         # 400: the registry received other bytes than the digest says. Ours, or did they change on the way?
         if reply.status_code == 400 and _hash(self.blob.path) != self.blob.digest:
             raise damaged(self.blob.path, "the image")

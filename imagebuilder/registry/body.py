@@ -1,7 +1,7 @@
-"""The body of a registry's answer, bounded in bytes and in time, whatever the registry sends.
+"""Read the body of a registry's answer with limits on bytes and time.
 
-A limit between two pieces, which is all that HTTP libraries have, lets a server hold on to us for ever with
-a byte a minute; and an answer that is packed may unpack to a thousand times of what came.
+HTTP libraries limit only the time between two pieces, so a server could keep a connection for ever with
+one byte a minute. A compressed answer may also unpack to a thousand times its size.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import zlib
 import requests
 import urllib3
 
-# What is not asked for as a stream is an acknowledgement, a token or an error in a few words.
+# An answer that is not read as a stream is a short acknowledgement, token or error.
 SMALL = 1024 * 1024
 SECONDS = 300.0
 _PIECE = 1 << 16
 
 
 def read(reply: requests.Response, limit: int, seconds: float = SECONDS) -> bytes:
-    """Read at most one byte more than the limit, by which the caller sees that there was too much.
+    """Read at most one byte more than the limit, so that the caller can see that there was too much.
 
     Args:
-        reply: to a request whose body was left unread.
+        reply: a reply whose body is not read yet.
         limit: in bytes, unpacked.
-        seconds: all that it may take.
+        seconds: the time limit for the whole body.
 
     Raises:
         requests.RequestException: the connection broke, or it took too long.
@@ -51,12 +51,12 @@ def read(reply: requests.Response, limit: int, seconds: float = SECONDS) -> byte
 
 
 def keep(reply: requests.Response, limit: int = SMALL) -> bool:
-    """Read a small body into the reply, where `content` and `json` find it. False when it is too large."""
+    """Read a small body into the reply, for its `content` and `json`. Return False if it is too large."""
     data = b""
     try:
         data = read(reply, limit)
     finally:
-        # There is no public way to give a response its content.
+        # requests has no public way to set the content of a response.
         reply._content = data[:limit]  # noqa: SLF001
         reply._content_consumed = True  # type: ignore[attr-defined]  # noqa: SLF001
         reply.close()

@@ -1,7 +1,7 @@
-"""Certificates for one registry, where Docker and Podman look for them too.
+"""Certificates for one registry, from the folders of Docker and Podman.
 
     <folder>/HOST[:PORT]/*.crt             authorities to trust, besides the site's
-    <folder>/HOST[:PORT]/NAME.cert, .key   what this host proves itself with
+    <folder>/HOST[:PORT]/NAME.cert, .key   this host's client certificate
 
 The layout is described in https://docs.docker.com/engine/security/certificates/ and containers-certs.d(5).
 """
@@ -20,11 +20,11 @@ from imagebuilder.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Trust:
-    """Whom to trust, and what to prove oneself with; the site's bundle counts besides.
+    """Authorities to trust besides the site's bundle, and the client certificate.
 
     Attributes:
         authorities: PEM files of certificate authorities.
-        client: PEM files of this host's certificate and of its key; None where it has none.
+        client: PEM files of this host's certificate and of its key; None if it has none.
 
     """
 
@@ -36,7 +36,7 @@ NOTHING = Trust()
 
 
 def folders(home: Path) -> tuple[Path, ...]:
-    """Name the places, the user's own before the host's."""
+    """Return the folders, the user's before the host's."""
     return (
         home / ".docker" / "certs.d",
         home / ".config" / "docker" / "certs.d",
@@ -47,14 +47,14 @@ def folders(home: Path) -> tuple[Path, ...]:
 
 
 def find(host: str, places: Sequence[Path]) -> Trust:
-    """Look up what is there for a registry; the first place that has anything counts.
+    """Find the certificates for a registry, in the first folder that has any.
 
     Args:
         host: host and port, as images are named.
         places: folders with one folder for each registry.
 
     Raises:
-        InputError: a certificate stands there without its key.
+        InputError: a certificate there has no key.
 
     """
     for place in places:
@@ -70,18 +70,18 @@ def find(host: str, places: Sequence[Path]) -> Trust:
                     hint=f"put it at {key}, or take the certificate away",
                 )
         if authorities or certificates:
-            # A server that takes several is shown the first: which one it likes is not known beforehand.
+            # Send the first if there are several: which one the server accepts is not known beforehand.
             client = (certificates[0], certificates[0].with_suffix(".key")) if certificates else None
             return Trust(authorities=authorities, client=client)
     return NOTHING
 
 
 def bundle(trust: Trust, site: str) -> Path:
-    """Join authorities and the site's bundle in one new file; whoever asks for it removes it.
+    """Join authorities and the site's bundle in one new file, which the caller must remove.
 
     Args:
         trust: with the authorities of one registry.
-        site: path of the site's own bundle; empty for the world's.
+        site: path of the site's own bundle; empty for the public authorities.
 
     Raises:
         InputError: a file cannot be read.

@@ -7,29 +7,30 @@ sign-in with tokens is described in https://distribution.github.io/distribution/
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-import random
 import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import requests
 
 import imagebuilder
+from imagebuilder.core.documents import digest_of
+from imagebuilder.core.reference import Reference, is_loopback, parse
+from imagebuilder.core.retries import Budget
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import RegistryError
+from imagebuilder.host import http
+from imagebuilder.host.site import Site
 from imagebuilder.registry import body as bodies
 from imagebuilder.registry import certificates, faults
 from imagebuilder.registry.auth import Message, SignIn
 from imagebuilder.registry.certificates import Trust
 from imagebuilder.registry.credentials import Credentials
-from imagebuilder.registry.reference import Reference, is_loopback
-from imagebuilder.yamlfile import printable
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +46,12 @@ CONNECT_SECONDS = 15.0
 REPLY_SECONDS = 120.0
 # A registry hashes a layer again, or copies it inside its storage, before it answers.
 BLOB_REPLY_SECONDS = 900.0
-_LONGEST_PAUSE = 60.0
 _REDIRECTS = 5
 _SENT_ON = frozenset({301, 302, 303, 307, 308})
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_PORT = re.compile(r":[0-9]+$")
 
 Body = Callable[[], Iterable[bytes]]
-_Given = TypeVar("_Given")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +59,15 @@ class Options:
     """How to reach a registry.
 
     Attributes:
-        session: the site's session, with its proxies and certificate authorities.
-        insecure: allow plain HTTP where the host is not this one; certificates are still checked.
+        session: the site's session, with its proxies and certificate authorities, and no retries of its own.
+        insecure: speak plain HTTP with a registry on another host, where it does not speak TLS; a certificate
+            that is not trusted stays an error.
         credentials: used instead of what `docker login` left.
         trust: certificates for registries, by host and port, over those in `certificates.folders`.
         home: home folder of the user, where their Docker or Podman keeps certificates.
-        attempts: how often a request is tried while the registry is away, overloaded or cut off.
+        attempts: how often one piece of work (a manifest, a layer) is tried while the registry is away,
+            overloaded or cut off; what gets a layer further than before does not count.
+        seconds: no further try begins later than this after the first one has failed.
         chunk: bytes of a layer in one request, where sending it in one go has failed: a connection that
             breaks every minute brings a large layer there all the same.
         pause: seconds before the second try; each further pause is twice as long.
@@ -77,8 +80,30 @@ class Options:
     trust: Mapping[str, Trust] = field(default_factory=dict)
     home: Path = field(default_factory=Path.home)
     attempts: int = 8
+    seconds: float = 600.0
     chunk: int = 16 * 1024 * 1024
     pause: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """What a request has besides its method and its place.
+
+    Attributes:
+        headers: besides the sign-in.
+        body: bytes, or what makes a fresh iterator over them for each try.
+        reply_seconds: how long to wait for the registry to answer.
+        stream: leave the body of the reply to the caller to read.
+
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Body | bytes = b""
+    reply_seconds: float = REPLY_SECONDS
+    stream: bool = False
+
+
+PLAIN = RequestOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +131,6 @@ class Client:
     ) -> None:
         self.reference = reference
         self.stopped = threading.Event()
-        self.attempts = options.attempts
         self.chunk = options.chunk
         self.retries = 0
         self._options = options
@@ -117,28 +141,34 @@ class Client:
         self._trusted: dict[str, tuple[Trust, str]] = {}
         self._trusting = threading.Lock()
 
-    def head_manifest(self, name: str) -> str:
+    def budget(self, attempts: int = 0) -> Budget:
+        """Make the budget of one piece of work: as many tries as the options say, or as given."""
+        own = self._options
+        return Budget(attempts=attempts or own.attempts, seconds=own.seconds, pause=own.pause)
+
+    def head_manifest(self, name: str, budget: Budget | None = None) -> str:
         """Return the digest that a tag (or digest) stands for; "" when there is no such manifest."""
-        reply = self.request(
-            "HEAD", f"manifests/{name}", wanted=(200, 404), headers={"Accept": ", ".join(MANIFEST_TYPES)}
-        )
+        budget = budget or self.budget()
+        options = RequestOptions(headers={"Accept": ", ".join(MANIFEST_TYPES)})
+        reply = self.request("HEAD", f"manifests/{name}", wanted=(200, 404), options=options, budget=budget)
         if reply.status_code != requests.codes.ok:
             return ""
         told = reply.headers.get("Docker-Content-Digest", "")
         # What is no digest is not believed, and not shown to anybody either.
-        return told if _DIGEST.fullmatch(told) else self.get_manifest(name).digest
+        return told if _DIGEST.fullmatch(told) else self.get_manifest(name, budget).digest
 
-    def get_manifest(self, name: str) -> Manifest:
+    def get_manifest(self, name: str, budget: Budget | None = None) -> Manifest:
         """Read a manifest by tag or digest.
 
         Raises:
             RegistryError: there is none, it is larger than 4 MiB, or is not what its digest says.
 
         """
-        reply, data = self._read_manifest(name)
+        accepted = {"Accept": ", ".join(MANIFEST_TYPES)}
+        reply, data = self.read(f"manifests/{name}", MANIFEST_LIMIT, headers=accepted, budget=budget)
         if len(data) > MANIFEST_LIMIT:
             raise RegistryError("the manifest is larger than 4 MiB", where=self._where(name))
-        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        digest = digest_of(data)
         promised = name if name.startswith("sha256:") else reply.headers.get("Docker-Content-Digest", digest)
         if promised != digest:
             raise RegistryError(
@@ -149,17 +179,39 @@ class Client:
         media_type = reply.headers.get("Content-Type", "").partition(";")[0].strip()
         return Manifest(digest=digest, media_type=media_type, data=data)
 
+    def read(
+        self,
+        place: str,
+        limit: int,
+        *,
+        wanted: tuple[int, ...] = (200,),
+        headers: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
+    ) -> tuple[requests.Response, bytes]:
+        """Read a small answer, again where it breaks off; at most one byte more than the limit.
+
+        Raises:
+            RegistryError: the registry refused, broke or cannot be reached.
+
+        """
+        budget = budget or self.budget()
+        options = RequestOptions(headers=headers or {}, stream=True)
+        while True:
+            reply = self.request("GET", place, wanted=wanted, options=options, budget=budget)
+            try:
+                with reply:
+                    return reply, bodies.read(reply, limit)
+            except requests.RequestException as error:
+                self.wait(budget, faults.unreachable(error, reply.url, str(self.reference)))
+
     def request(
         self,
         method: str,
         place: str,
         *,
         wanted: tuple[int, ...] = (200,),
-        headers: Mapping[str, str] | None = None,
-        body: Body | bytes = b"",
-        reply_seconds: float = REPLY_SECONDS,
-        attempts: int = 0,
-        stream: bool = False,
+        options: RequestOptions = PLAIN,
+        budget: Budget | None = None,
     ) -> requests.Response:
         """Send one request, again where that may help, and return a reply with a wanted status.
 
@@ -167,51 +219,36 @@ class Client:
             method: of HTTP.
             place: path below the repository (`manifests/latest`), or a URL that the registry gave.
             wanted: the statuses to return; any other one is an error.
-            headers: of the request, besides the sign-in.
-            body: bytes, or what makes a fresh iterator over them for each try.
-            reply_seconds: how long to wait for the registry to answer.
-            attempts: how often to try; 0 for what the options say.
-            stream: leave the body of the reply to the caller to read.
+            options: headers, body and how to wait.
+            budget: of the work that this request is a part of; None where it is all of the work.
 
         Raises:
             RegistryError: the registry refused, broke or cannot be reached.
 
         """
-        url = self.url(place)
-        limit = attempts or self.attempts
+        budget = budget or self.budget()
+        url = self.url(place, budget)
         message = Message(
-            method=method, url=url, headers=headers or {}, reply_seconds=reply_seconds, stream=stream
+            method=method,
+            url=url,
+            headers=options.headers,
+            reply_seconds=options.reply_seconds,
+            stream=options.stream,
         )
-        attempt, renewed = 1, False
         while True:
-            used = self._patiently(self._sign_in.authorization, limit) if self._is_own(url) else ""
             try:
-                reply = self._follow(replace(message, body=body() if callable(body) else body), used)
-            except requests.RequestException as error:
-                if attempt >= limit or faults.is_lasting(error):
-                    raise faults.unreachable(error, url, str(self.reference)) from error
-                self.pause(attempt, f"{type(error).__name__} of {method} {urlsplit(url).path}")
-                attempt += 1
-                continue
-            if reply.status_code in wanted:
-                return reply
-            with reply:
-                if stream:
-                    with contextlib.suppress(requests.RequestException):
-                        bodies.keep(reply)
-                if reply.status_code == requests.codes.unauthorized and self._is_own(url) and not renewed:
-                    # A token may have run out since the last request; a password is asked for once.
-                    renewed = self._sign_in.renew(reply, used)
-                    if renewed:
-                        continue
-                if reply.status_code not in faults.PASSING or attempt >= limit:
-                    raise faults.refused(reply, method, self.reference)
-                self.pause(attempt, f"status {reply.status_code}", faults.retry_after(reply))
-                attempt += 1
+                return self._answered(message, options.body, wanted)
+            except faults.Interrupted as failure:
+                self.wait(budget, failure)
 
-    def url(self, place: str) -> str:
+    def url(self, place: str, budget: Budget | None = None) -> str:
         """Make a full URL; one that the registry gave stays, but never leads from TLS back to plain HTTP."""
-        self._patiently(self._open, self.attempts)
+        budget = budget or self.budget()
+        while not self._origin:
+            try:
+                self._open()
+            except faults.Interrupted as failure:
+                self.wait(budget, failure)
         url = self._joined(f"{self._origin}/v2/{self.reference.path}/", place)
         # A registry behind a proxy that ends TLS often takes itself for one of plain HTTP.
         plain, secure = f"http://{self.reference.endpoint}/", f"https://{self.reference.endpoint}/"
@@ -219,51 +256,55 @@ class Client:
             url = secure + url.removeprefix(plain)
         return self._kept_secure(self._origin, url)
 
-    def pause(self, failures: int, reason: str, asked: float = 0.0) -> None:
+    def wait(self, budget: Budget, failure: RegistryError) -> None:
         """Wait before another try: the longer, the more have failed.
 
         Args:
-            failures: how many tries have failed.
-            reason: of the last one.
-            asked: the seconds that the registry wants.
+            budget: of the work that has failed.
+            failure: why.
 
         Raises:
-            RegistryError: the whole push was stopped meanwhile.
+            RegistryError: the failure, where it lasts or the budget is spent; or the whole push was stopped.
 
         """
+        # A registry that was never there is not waited for.
+        absent = isinstance(failure, faults.Absent) and not self._origin
+        if absent or not isinstance(failure, faults.Interrupted):
+            raise failure
+        seconds = budget.spend(failure.asked)
+        if seconds is None:
+            raise faults.given_up(failure, budget)
         with self._opening:
             self.retries += 1
-        seconds = min(max(asked, self._options.pause * 2 ** (failures - 1)), _LONGEST_PAUSE)
-        seconds *= 1 + random.random() / 4  # noqa: S311  spreads the retries of parallel uploads, no secret
+        reason = failure.problems[0].message
         log.warning("%s: %s; trying again in %.1f s", self.reference.host, reason, seconds)
         if self.stopped.wait(seconds):
             raise RegistryError("stopped", where=str(self.reference))
 
-    def _patiently(self, action: Callable[[], _Given], limit: int) -> _Given:
-        """Do what may be interrupted, again where that may help; who was never there is not waited for."""
-        attempt = 1
+    def _answered(self, message: Message, body: Body | bytes, wanted: tuple[int, ...]) -> requests.Response:
+        """Send a request once; a second time only with another sign-in, where the registry asks for it."""
+        own, renewed = self._is_own(message.url), False
         while True:
+            used = self._sign_in.authorization() if own else ""
             try:
-                return action()
-            except faults.Interrupted as error:
-                if attempt >= limit or (isinstance(error, faults.Absent) and not self._origin):
-                    raise
-                self.pause(attempt, error.problems[0].message)
-                attempt += 1
-
-    def _read_manifest(self, name: str) -> tuple[requests.Response, bytes]:
-        """Read a manifest's bytes, anew where they break off; never more than one above the limit."""
-        accepted = {"Accept": ", ".join(MANIFEST_TYPES)}
-
-        def read() -> tuple[requests.Response, bytes]:
-            reply = self.request("GET", f"manifests/{name}", headers=accepted, stream=True)
-            try:
-                with reply:
-                    return reply, bodies.read(reply, MANIFEST_LIMIT)
+                reply = self._follow(replace(message, body=body() if callable(body) else body), used)
             except requests.RequestException as error:
-                raise faults.unreachable(error, reply.url, str(self.reference)) from error
-
-        return self._patiently(read, self.attempts)
+                raise faults.unreachable(error, message.url, str(self.reference)) from error
+            if reply.status_code in wanted:
+                return reply
+            with reply:
+                if message.stream:
+                    with contextlib.suppress(requests.RequestException):
+                        bodies.keep(reply)
+                if reply.status_code == requests.codes.unauthorized:
+                    # The password is for the registry, not for a host that it sends on to.
+                    if not self._is_own(reply.url):
+                        raise faults.asks_elsewhere(reply, self.reference)
+                    # A token may have run out since the last request; a password is asked for once.
+                    renewed = not renewed and self._sign_in.renew(reply, used)
+                    if renewed:
+                        continue
+                raise faults.refused(reply, message.method, self.reference)
 
     def _where(self, name: str) -> str:
         return f"{self.reference.name}{'@' if name.startswith('sha256:') else ':'}{name}"
@@ -283,7 +324,7 @@ class Client:
                 try:
                     reply = self._exchange(Message(method="GET", url=f"{scheme}://{host}/v2/"))
                 except requests.RequestException as error:
-                    if scheme == schemes[-1] or faults.is_refused(error):
+                    if scheme == schemes[-1] or not self._leads_on(scheme, error):
                         # A server without TLS was asked the right way before: why that broke counts.
                         cause = earlier if earlier and faults.is_plain(error) else error
                         raise faults.unreachable(cause, f"{scheme}://{host}/", str(self.reference)) from error
@@ -294,13 +335,26 @@ class Client:
                     self._sign_in.learn(reply)
                     return
                 # 400 is what servers say to plain HTTP at a port for TLS.
-                if reply.status_code != requests.codes.bad_request:
+                if scheme == "https" or reply.status_code != requests.codes.bad_request:
                     break
             raise RegistryError(
                 f"{host} is not a registry: it answers {reply.status_code} to GET /v2/",
                 where=str(self.reference),
                 hint="check the host and the port",
             )
+
+    def _leads_on(self, scheme: str, error: requests.RequestException) -> bool:
+        """Whether a failed greeting lets the other scheme be tried.
+
+        From TLS to plain HTTP only where TLS is not spoken at all. A certificate that is not trusted, a
+        timeout or a broken connection may be an attacker in between, after the password in plain text.
+        """
+        if scheme == "http":
+            return not faults.is_refused(error)
+        # Without a port in its name, a host has one for each scheme.
+        return faults.is_plain(error) or (
+            faults.is_refused(error) and not _PORT.search(self.reference.endpoint)
+        )
 
     def _follow(self, message: Message, authorization: str) -> requests.Response:
         """Follow redirects of reading requests; another host never gets the credentials."""
@@ -324,7 +378,7 @@ class Client:
         except ValueError:
             pass  # what a bracket does in the wrong place
         raise RegistryError(
-            f"the registry names a place that is no URL: {printable(place)}", where=str(self.reference)
+            f"the registry sent an invalid URL: {printable(place)}", where=str(self.reference)
         )
 
     def _kept_secure(self, base: str, url: str) -> str:
@@ -358,7 +412,7 @@ class Client:
         except ValueError as error:
             # requests looks where a redirect leads, though it is not to follow it.
             raise RegistryError(
-                f"the registry names a place that is no URL ({printable(str(error))})",
+                f"the registry sent an invalid URL ({printable(str(error))})",
                 where=str(self.reference),
             ) from error
 
@@ -401,4 +455,24 @@ class Client:
         return trust, verify or None
 
     def _is_own(self, url: str) -> bool:
-        return url.startswith(f"{self._origin}/")
+        """Whether a URL leads to the registry itself: the same scheme, host and port."""
+        return http.origin(url) == http.origin(self._origin)
+
+
+def options_for(site: Site, host: str, *, plain_http: bool = False) -> Options:
+    """Say how to reach a registry; `plain_http` allows it besides what the site's settings allow."""
+    own = dict(site.registries)
+    trust = {
+        name: Trust(authorities=(item.ca,) if item.ca else (), client=item.client)
+        for name, item in own.items()
+        if item.ca or item.client
+    }
+    insecure = plain_http or (host in own and own[host].plain_http)
+    return Options(session=site.session(retries=False), insecure=insecure, trust=trust)
+
+
+def reader_of(reference: Reference, site: Site) -> Client:
+    """Make a client that reads a repository, from the site's mirror of its registry where there is one."""
+    mirror = next((item.mirror for host, item in site.registries if host == reference.host), "")
+    where = parse(f"{mirror}/{reference.path}") if mirror else reference
+    return Client(where, options_for(site, where.host))

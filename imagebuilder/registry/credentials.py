@@ -1,4 +1,4 @@
-"""Credentials of registries, as `docker login` leaves them: the config file and credential helpers.
+"""Credentials of registries, as `docker login` stores them: in the config file and in credential helpers.
 
 The format is described in https://docs.docker.com/reference/cli/docker/login/ (`auths`, `credsStore`,
 `credHelpers`). Nothing is ever written, and no secret gets into a message or a log line.
@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from imagebuilder import jsontext
+from imagebuilder.core import jsontext
+from imagebuilder.core.process import run
+from imagebuilder.core.reference import DOCKER_HUB
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import EnvironmentFault, InputError
-from imagebuilder.process import run
-from imagebuilder.registry.reference import DOCKER_HUB
-from imagebuilder.yamlfile import printable
 
 log = logging.getLogger(__name__)
 
 _LIMIT = 4_000_000
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# Docker Hub's entry has the name of a service that is long gone.
+# Docker Hub's entry has the address of an old service.
 _HUB_KEY = "https://index.docker.io/v1/"
 # The user name with which a helper marks its secret as an identity token.
 _TOKEN_USER = "<token>"  # noqa: S105  a marker of the protocol, no secret
@@ -55,7 +55,7 @@ def find(host: str, environment: Mapping[str, str] = os.environ) -> Credentials:
         environment: where `DOCKER_CONFIG` and `HOME` are taken from.
 
     Raises:
-        InputError: the config file is not one.
+        InputError: the config file is malformed.
         EnvironmentFault: it names a helper that is not installed.
 
     """
@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
         data = jsontext.loads(raw, limit=_LIMIT)
     except ValueError as error:
         raise InputError(
-            "is not JSON", where=str(path), hint="mend it, or write it anew with `docker login`"
+            "is not JSON", where=str(path), hint="repair it, or replace it with `docker login`"
         ) from error
     if not isinstance(data, dict):
         raise InputError("is not a JSON object", where=str(path))
@@ -135,7 +135,7 @@ def _ask_helper(helper: Any, key: str, path: Path) -> Credentials:
     command = f"docker-credential-{helper}"
     result = run([command, "get"], stdin=key, timeout=_HELPER_SECONDS, check=False)
     if result.code != 0:
-        # A helper says on its standard output that it has nothing; whatever else it says may be secret.
+        # A helper without credentials says so on its standard output. Any other output may be secret.
         log.debug("%s has nothing for %s (it ended with %d)", command, printable(key), result.code)
         return ANONYMOUS
     try:

@@ -1,23 +1,25 @@
-"""What went wrong with a registry, in words, and what to do about it."""
+"""Errors of registries: what went wrong, and what to do about it."""
 
 from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import requests
 
-from imagebuilder import jsontext
+from imagebuilder.core import jsontext
+from imagebuilder.core.reference import DOCKER_HUB, Reference
+from imagebuilder.core.retries import Budget
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import RegistryError
-from imagebuilder.registry.reference import DOCKER_HUB, Reference
-from imagebuilder.yamlfile import printable
 
-# Statuses that may be another one a moment later.
+# Statuses after which another try may succeed.
 PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _REASON = re.compile(r"certificate verify failed: ([^(]*[^( ])")
-# OpenSSL's reasons when the answer to a TLS greeting is something else.
+# OpenSSL's reasons if the server does not answer with TLS.
 _PLAIN = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 _LONGEST = 300
 _LARGEST = 65_536
@@ -70,19 +72,26 @@ _BY_STATUS = {
 
 
 class Interrupted(RegistryError):
-    """The registry was away, overloaded or cut off; trying again later may help."""
+    """The registry was away, overloaded or cut off; trying again later may help.
+
+    Attributes:
+        asked: the seconds that the registry wants us to wait.
+
+    """
+
+    asked: float = 0.0
 
 
 class Absent(Interrupted):
-    """Nothing is there under that name and port: worth waiting for only if something was there before."""
+    """Nothing answers at this name and port: worth waiting for only if a registry answered there before."""
 
 
 def refused(reply: requests.Response, action: str, reference: Reference) -> RegistryError:
-    """Explain a reply that is a refusal.
+    """Make an error from a reply with an unwanted status.
 
     Args:
-        reply: with a status that nobody wanted.
-        action: what was asked: an HTTP method, or words.
+        reply: with an unwanted status.
+        action: the request: an HTTP method, or words.
         reference: of the image.
 
     """
@@ -96,12 +105,31 @@ def refused(reply: requests.Response, action: str, reference: Reference) -> Regi
         + (f", {code}" if code else "")
         + (f": {said}" if said else "")
     )
-    kind = Interrupted if reply.status_code in PASSING else RegistryError
-    return kind(
-        f"{meaning} ({detail})",
+    message, hint = f"{meaning} ({detail})", hint.format(login=login, name=reference.name)
+    if reply.status_code not in PASSING:
+        return RegistryError(message, where=str(reference), hint=hint)
+    passing = Interrupted(message, where=str(reference), hint=hint)
+    passing.asked = retry_after(reply)
+    return passing
+
+
+def asks_elsewhere(reply: requests.Response, reference: Reference) -> RegistryError:
+    """Make an error from a 401 of a host that the registry redirects to."""
+    host = printable(urlsplit(reply.url).netloc)
+    return RegistryError(
+        f"the registry sends on to {host}, which asks for a password; none was sent",
         where=str(reference),
-        hint=hint.format(login=login, name=reference.name),
+        hint="credentials go to the registry alone; ask who runs it how its storage is set up",
     )
+
+
+def given_up(failure: Interrupted, budget: Budget) -> Interrupted:
+    """Add to a failure how often it was tried."""
+    if budget.failures > 1:
+        first, *others = failure.problems
+        message = f"{first.message}; gave up after {budget}"
+        failure.problems = (replace(first, message=message), *others)
+    return failure
 
 
 def unreachable(error: requests.RequestException, url: str, where: str) -> RegistryError:
@@ -149,30 +177,30 @@ def _lasting(text: str, host: str, where: str) -> RegistryError:
 
 
 def is_lasting(error: requests.RequestException) -> bool:
-    """Whether trying again is pointless: a bad certificate stays bad, and plain HTTP stays plain."""
+    """Return whether another try cannot help: after a bad certificate, or an answer in plain HTTP."""
     lasting = ("certificate verify failed", *_PLAIN)
     return isinstance(error, requests.exceptions.SSLError) and any(word in str(error) for word in lasting)
 
 
 def is_plain(error: requests.RequestException) -> bool:
-    """Whether the server answers to TLS with something else."""
+    """Return whether the server answered TLS with something else."""
     return isinstance(error, requests.exceptions.SSLError) and any(word in str(error) for word in _PLAIN)
 
 
 def is_refused(error: requests.RequestException) -> bool:
-    """Whether nothing listens at the port."""
+    """Return whether nothing listens on the port."""
     return "Connection refused" in str(error)
 
 
 def retry_after(reply: requests.Response) -> float:
-    """Read how many seconds the registry asks to wait; 0 when it does not say (RFC 9110 section 10.2.3)."""
+    """Return how many seconds the registry asks to wait; 0 if it does not say (RFC 9110 section 10.2.3)."""
     value = reply.headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():
         return float(value[:9])
     try:
         return max(parsedate_to_datetime(value[:64]).timestamp() - time.time(), 0.0)
     except (ValueError, TypeError, OverflowError, OSError):
-        # All that dates beyond the calendar's ends raise.
+        # The errors for dates outside the calendar.
         return 0.0
 
 

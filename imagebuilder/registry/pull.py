@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import requests
 import urllib3
 
+from imagebuilder.core.retries import Budget
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import FetchError, RegistryError
 from imagebuilder.registry import reader
-from imagebuilder.registry.client import Client
+from imagebuilder.registry.client import Client, RequestOptions
+from imagebuilder.registry.faults import Interrupted
 from imagebuilder.registry.reader import Descriptor, Index
-from imagebuilder.store import Store, explained
-from imagebuilder.yamlfile import printable
-
-log = logging.getLogger(__name__)
+from imagebuilder.store import Store
+from imagebuilder.store.partial import BrokenOffError, PartialFile, StoppedError, WrongBytesError
 
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 _LISTS = frozenset({reader.OCI_INDEX, DOCKER_LIST})
@@ -33,7 +33,6 @@ _LAYER_TYPES = {
     "application/vnd.docker.image.rootfs.diff.tar.zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
 }
 _PIECE = 1 << 20
-_TRIES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,67 +122,53 @@ def fetch(client: Client, layer: Layer, store: Store, advance: Callable[[int], N
     """
     name = layer.digest.removeprefix("sha256:")
     with store.exclusive(f"download {name}"):
-        if store.has_download(name, layer.size):
+        if not store.has_download(name, layer.size):
+            file = PartialFile(
+                store.download(name), size=layer.size, sha256=name, advance=advance, stop=client.stopped
+            )
+            _receive(client, layer, file)
+
+
+def _receive(client: Client, layer: Layer, file: PartialFile) -> None:
+    """Receive a blob, going on where it breaks off."""
+    budget, where = client.budget(), _where(client, layer.digest)
+    while True:
+        try:
+            file.attempt(partial(_source, client, layer, budget), client.reference.host)
+        except WrongBytesError as error:
+            hint = "something between here and the registry changes what passes; try without the proxy"
+            raise FetchError(f"a layer of the base: {error}", where=where, hint=hint) from error
+        except StoppedError as error:
+            raise RegistryError("stopped", where=where) from error
+        except BrokenOffError as error:
+            failure = Interrupted(
+                f"a layer of the base broke off: {error}",
+                where=where,
+                hint="check the network; what has come is kept, and the same command goes on",
+            )
+        else:
             return
-        place = store.download(name)
-        part = place.with_name(f"{name}.part")
-        with explained(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            part.touch()
-        for attempt in range(1, _TRIES + 1):
-            try:
-                _receive(client, layer, part, advance)
-            except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-                if attempt == _TRIES:
-                    raise FetchError(
-                        f"a layer of the base broke off again and again ({type(error).__name__})",
-                        where=_where(client, layer.digest),
-                        hint="check the network; what has come is kept, and the same command goes on",
-                    ) from error
-                client.pause(attempt, f"{type(error).__name__} of {layer.digest}")
-                continue
-            if part.stat().st_size >= layer.size:
-                break
-        _check(part, layer, _where(client, layer.digest))
-        with explained(place):
-            part.replace(place)
+        if file.progressed():
+            budget.progressed()
+        try:
+            client.wait(budget, failure)
+        except Interrupted as error:
+            raise FetchError.of(error.problems) from error
 
 
-def _receive(client: Client, layer: Layer, part: Path, advance: Callable[[int], None]) -> None:
-    """Receive what is missing of a blob; one byte more than announced ends it."""
-    with explained(part), part.open("r+b") as file:
-        have = min(part.stat().st_size, layer.size)
-        headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
-        if have == layer.size:
-            return
-        reply = client.request(
-            "GET", f"blobs/{layer.digest}", wanted=(200, 206), headers=headers, stream=True
-        )
-        with reply:
-            if reply.status_code != requests.codes.partial_content:
-                advance(-have)
-                have = 0
-            file.seek(have)
-            file.truncate()
-            while data := reply.raw.read(_PIECE, decode_content=False):
-                have += len(data)
-                file.write(data)
-                advance(len(data))
-                if have > layer.size:
-                    return
-
-
-def _check(part: Path, layer: Layer, where: str) -> None:
-    with part.open("rb") as file:
-        digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-    if digest != layer.digest or part.stat().st_size != layer.size:
-        size = part.stat().st_size
-        part.unlink(missing_ok=True)
-        raise FetchError(
-            f"the registry gave {size} bytes with the digest {digest} for a layer of {layer.size} bytes",
-            where=where,
-            hint="something between here and the registry changes what passes; try without the proxy",
-        )
+@contextmanager
+def _source(
+    client: Client, layer: Layer, budget: Budget, start: int
+) -> Iterator[tuple[int, Iterable[bytes]]]:
+    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
+    place = f"blobs/{layer.digest}"
+    options = RequestOptions(headers=headers, stream=True)
+    with client.request("GET", place, wanted=(200, 206), options=options, budget=budget) as reply:
+        try:
+            granted = start if reply.status_code == requests.codes.partial_content else 0
+            yield granted, reply.raw.stream(_PIECE, decode_content=False)
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise BrokenOffError(type(error).__name__) from error
 
 
 def _of_platform(client: Client, index: Index, architecture: str) -> str:

@@ -7,7 +7,6 @@ image-index.md); referrers and the tag that stands in for them are distribution-
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -16,13 +15,14 @@ from urllib.parse import urljoin, urlsplit
 import requests
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
-from imagebuilder import jsontext
+from imagebuilder.core import jsontext
+from imagebuilder.core.documents import digest_of
+from imagebuilder.core.reference import TAG
+from imagebuilder.core.retries import Budget
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import RegistryError
-from imagebuilder.registry import body as bodies
 from imagebuilder.registry import faults
 from imagebuilder.registry.client import MANIFEST_LIMIT, Client, Manifest
-from imagebuilder.tags import TAG
-from imagebuilder.yamlfile import printable
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -37,7 +37,6 @@ _MOST_VALUES = 100_000
 # More tags and artefacts than anybody looks through; a registry that lists without end is cut off.
 _MOST_PAGES = 100
 _MOST_BYTES = 4 * MANIFEST_LIMIT
-_TRIES = 3
 _NEXT = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
 _LONGEST_LINK = 8192
 _HINT = "it was made by another tool, or damaged"
@@ -126,11 +125,12 @@ def image_index(client: Client, name: str) -> tuple[Manifest, Index] | None:
     return raw, parse(Index, raw.data, f"{client.reference.name}@{raw.digest}")
 
 
-def find_manifest(client: Client, name: str) -> Manifest | None:
+def find_manifest(client: Client, name: str, budget: Budget | None = None) -> Manifest | None:
     """Read any manifest, by tag or digest; None when there is none."""
-    if not client.head_manifest(name):
+    budget = budget or client.budget()
+    if not client.head_manifest(name, budget):
         return None
-    return client.get_manifest(name)
+    return client.get_manifest(name, budget)
 
 
 def blob(client: Client, descriptor: Descriptor) -> bytes:
@@ -143,24 +143,14 @@ def blob(client: Client, descriptor: Descriptor) -> bytes:
     where = f"{client.reference.name}@{descriptor.digest}"
     if descriptor.size > BLOB_LIMIT:
         raise RegistryError(f"has {descriptor.size} bytes, which is too large to read", where=where)
-    for attempt in range(1, _TRIES + 1):
-        reply = client.request("GET", f"blobs/{descriptor.digest}", stream=True)
-        try:
-            with reply:
-                data = bodies.read(reply, descriptor.size)
-        except requests.RequestException as error:
-            if attempt == _TRIES:
-                raise RegistryError(
-                    f"broke off while it was read ({type(error).__name__})", where=where, hint="try again"
-                ) from error
-            client.pause(attempt, f"{type(error).__name__} of {descriptor.digest}")
-            continue
-        if len(data) == descriptor.size and _digest(data) == descriptor.digest:
+    budget = client.budget()
+    while True:
+        _, data = client.read(f"blobs/{descriptor.digest}", descriptor.size, budget=budget)
+        if len(data) == descriptor.size and digest_of(data) == descriptor.digest:
             return data
-        if attempt < _TRIES and len(data) < descriptor.size:
-            client.pause(attempt, f"{descriptor.digest} came cut short")
-            continue
-        break
+        if len(data) >= descriptor.size:
+            break
+        client.wait(budget, faults.Interrupted("a small blob came cut short", where=where, hint="try again"))
     raise RegistryError(
         "the registry gave other bytes than the digest says",
         where=where,
@@ -242,31 +232,20 @@ def json_object(data: bytes, where: str) -> Mapping[str, Any]:
     return found
 
 
-def _digest(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
 def _pages(client: Client, place: str, wanted: tuple[int, ...]) -> list[bytes]:
     """Read a list page by page; empty where the registry has no such list."""
     pages: list[bytes] = []
     url = client.url(place)
     while url and len(pages) < _MOST_PAGES:
-        reply = client.request("GET", url, wanted=wanted, stream=True)
-        with reply:
-            if reply.status_code != requests.codes.ok:
-                return pages
-            try:
-                data = bodies.read(reply, MANIFEST_LIMIT)
-            except requests.RequestException as error:
-                raise faults.unreachable(error, url, client.reference.name) from error
-            if len(data) > MANIFEST_LIMIT:
-                raise RegistryError("a list is larger than 4 MiB", where=client.reference.name)
-            pages.append(data)
-            if sum(map(len, pages)) > _MOST_BYTES:
-                raise RegistryError(
-                    f"a list is larger than {_MOST_BYTES >> 20} MiB", where=client.reference.name
-                )
-            url = _next(reply, url)
+        reply, data = client.read(url, MANIFEST_LIMIT, wanted=wanted)
+        if reply.status_code != requests.codes.ok:
+            return pages
+        if len(data) > MANIFEST_LIMIT:
+            raise RegistryError("a list is larger than 4 MiB", where=client.reference.name)
+        pages.append(data)
+        if sum(map(len, pages)) > _MOST_BYTES:
+            raise RegistryError(f"a list is larger than {_MOST_BYTES >> 20} MiB", where=client.reference.name)
+        url = _next(reply, url)
     return pages
 
 

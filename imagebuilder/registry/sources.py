@@ -1,8 +1,8 @@
-"""Which repository of a registry a blob was last pushed to: from there others can link it without a byte.
+"""Remember which repository a blob was last pushed to, so that the registry can link it to another one.
 
     <store>/pushed/<hex>.json   one file a registry, named after the hash of its host; digest -> repository
 
-A cache of hints: what is wrong or lost in it costs an upload, nothing else.
+This is only a cache: a wrong or lost entry costs one upload.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagebuilder.registry.reference import Reference
+from imagebuilder.core.reference import Reference
 from imagebuilder.store import Store, explained
 
 _MOST = 20_000
 
 
 def known(store: Store, registry: Reference) -> dict[str, str]:
-    """Read digest and repository of what was pushed to this registry."""
+    """Return the digest and repository of blobs pushed to this registry."""
     try:
         data = json.loads(_path(store, registry).read_bytes())
     except (OSError, ValueError):
@@ -30,11 +30,11 @@ def known(store: Store, registry: Reference) -> dict[str, str]:
 
 
 def remember(store: Store, repository: Reference, digests: Sequence[str]) -> None:
-    """Note that these blobs are in this repository now."""
+    """Record that these blobs are in this repository now."""
     path = _path(store, repository)
     with store.exclusive(f"pushed {path.name}"), store.work() as folder, explained(path):
         before = known(store, repository)
-        # Oldest first, so that the limit forgets what was not pushed for longest.
+        # Oldest first, so that the limit drops the entries that were not pushed for longest.
         kept = {digest: place for digest, place in before.items() if digest not in set(digests)}
         after = {**kept, **dict.fromkeys(digests, repository.path)}
         draft = folder / path.name

@@ -6,21 +6,26 @@ interrupted push leaves no image that misses a layer, and pushing again goes on 
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from imagebuilder.core import labels as label_names
+from imagebuilder.core.documents import digest_of
+from imagebuilder.core.progress import Advance, no_advance
+from imagebuilder.core.reference import Reference, check_tag, parse
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import GateError, InputError, Problem, RegistryError
-from imagebuilder.progress import Advance, no_advance
-from imagebuilder.registry import sources
+from imagebuilder.registry import reader, sources
 from imagebuilder.registry.blob import MOUNTED, PUSHED, REUSED, Blob, Upload, damaged
-from imagebuilder.registry.client import Client, Options
-from imagebuilder.registry.reference import check_tag, parse
+from imagebuilder.registry.client import Client, Options, RequestOptions
 from imagebuilder.store import ImageRecord, IndexRecord, Store
+
+log = logging.getLogger(__name__)
 
 _PARALLEL = 4
 
@@ -60,15 +65,88 @@ class PushResult:
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """Where an image goes.
+
+    Attributes:
+        reference: `host/path` or `host/path:tag`.
+        tags: to give it there, besides the one in the reference.
+        own: tags that may be moved from another image of the same recipe: they say only what is inside.
+        move: let any tag that stands for another image stand for this one.
+        options: how to reach the registry.
+
+    """
+
+    reference: str
+    tags: tuple[str, ...] = ()
+    own: Collection[str] = ()
+    move: bool = False
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tags:
+    """Tags that are to stand for an image, and which of them may be moved from another one.
+
+    Attributes:
+        names: the tags, each once.
+        recipe: name of the image's recipe.
+        own: tags that may be moved where the other image is of the same recipe.
+        move: every tag may be moved.
+
+    """
+
+    names: tuple[str, ...]
+    recipe: str
+    own: Collection[str] = ()
+    move: bool = False
+
+    def standing(self, client: Client, digest: str) -> dict[str, str]:
+        """Find the tags that stand for another image now, and its digest.
+
+        Raises:
+            GateError: some of them may not be moved; names each, and both recipes.
+
+        """
+        found = {tag: client.head_manifest(tag) for tag in self.names}
+        standing = {tag: there for tag, there in found.items() if there not in {"", digest}}
+        self.require_movable(client, standing)
+        return standing
+
+    def require_movable(self, client: Client, standing: Mapping[str, str]) -> None:
+        """Refuse tags that may not be moved; `standing` has the image of each.
+
+        Raises:
+            GateError: some may not; names each, and both recipes.
+
+        """
+        if self.move:
+            return
+        problems = [self._problem(client, tag, digest) for tag, digest in standing.items()]
+        if refused := [problem for problem in problems if problem]:
+            raise GateError.of(refused)
+
+    def _problem(self, client: Client, tag: str, digest: str) -> Problem | None:
+        recipe = _recipe_of(client, digest)
+        if tag in self.own and recipe == self.recipe:
+            return None
+        whose = ""
+        if recipe != self.recipe:
+            whose = f" of the recipe `{printable(recipe)}`" if recipe else " without the name of a recipe"
+            whose += f", and this one is of `{self.recipe}`"
+        return Problem(
+            message=f"the tag {tag} stands for another image, {digest}{whose}",
+            where=f"{client.reference.name}:{tag}",
+            hint="choose another tag, or say --move: whoever runs it by its tag then gets other bytes",
+        )
+
+
 def push(
     image: ImageRecord | IndexRecord,
     store: Store,
-    reference: str,
-    tags: Sequence[str] = (),
+    destination: Destination,
     *,
-    options: Options | None = None,
-    move: bool = False,
-    own: Collection[str] = (),
     attach: Callable[[Client], object] | None = None,
     advance: Advance = no_advance,
 ) -> PushResult:
@@ -77,11 +155,7 @@ def push(
     Args:
         image: what to push.
         store: that holds its blobs.
-        reference: where to, `host/path` or `host/path:tag`.
-        tags: to give it there, besides the one in the reference.
-        options: how to reach the registry.
-        move: let a tag that stands for another image stand for this one.
-        own: tags that may always do so, for they say nothing but what is inside.
+        destination: where to, and under which tags.
         attach: called when all is there, and before any tag stands for it.
         advance: told the bytes done, of `image.size` in all; bytes that need not travel count at once.
 
@@ -93,35 +167,23 @@ def push(
 
     """
     started = time.monotonic()
-    target = parse(reference)
-    if target.digest:
-        raise InputError(
-            "a push goes to a tag, not to a digest", where=reference, hint=f"write `{target.name}`"
-        )
-    names = tuple(dict.fromkeys(check_tag(tag) for tag in (target.tag, *tags) if tag))
-    if not names:
-        raise InputError("no tag is given", where=reference, hint=f"write `{target.name}:TAG`")
+    target, names = _target(destination)
+    tags = Tags(names=names, recipe=image.name, own=destination.own, move=destination.move)
     with store.in_use():
         manifests, blobs = _contents(image, store)
         known = sources.known(store, target)
-        elsewhere = {
-            blob.digest: known[blob.digest]
-            for blob in blobs
-            if known.get(blob.digest, target.path) != target.path
-        }
-        client = Client(target, options or Options(), "pull,push", tuple(sorted(set(elsewhere.values()))))
-        standing = _standing(client, image.manifest, names)
-        stuck = {} if move else {tag: there for tag, there in standing.items() if tag not in own}
-        if stuck:
-            raise _immovable(target.name, stuck)
-        uploads = [Upload(client, blob, elsewhere.get(blob.digest, ""), advance) for blob in blobs]
+        elsewhere = {blob.digest: known.get(blob.digest, target.path) for blob in blobs}
+        linked = {digest: path for digest, path in elsewhere.items() if path != target.path}
+        client = Client(target, destination.options, "pull,push", tuple(sorted(set(linked.values()))))
+        standing = tags.standing(client, image.manifest)
+        uploads = [Upload(client, blob, linked.get(blob.digest, ""), advance) for blob in blobs]
         fates = _push_blobs(client, uploads)
         sources.remember(store, target, [blob.digest for blob in blobs])
         for digest, data in manifests.items():
             _push_manifest(client, digest, data)
         if attach is not None:
             attach(client)
-        _set_tags(client, image.manifest, manifests[image.manifest], names, names if move else own)
+        _set_tags(client, image.manifest, manifests[image.manifest], tags)
     advance(sum(len(manifests[one.manifest]) for one in image.images))
     stayed = [blob for blob in blobs if fates[blob.digest] != PUSHED]
     return PushResult(
@@ -136,22 +198,13 @@ def push(
         moved=tuple(standing.items()),
         retries=client.retries,
         resumed=sum(upload.resumed for upload in uploads),
-        resent_bytes=sum(
-            upload.sent - (upload.blob.size if fates[upload.blob.digest] == PUSHED else 0)
-            for upload in uploads
-        ),
+        resent_bytes=_resent(uploads, fates),
         seconds=time.monotonic() - started,
     )
 
 
 def push_index(
-    client: Client,
-    data: bytes,
-    tags: Sequence[str],
-    *,
-    move: bool = False,
-    own: Collection[str] = (),
-    attach: Callable[[str], object],
+    client: Client, data: bytes, tags: Tags, attach: Callable[[str], object]
 ) -> tuple[tuple[str, str], ...]:
     """Push an index of images that the repository has already.
 
@@ -159,29 +212,51 @@ def push_index(
         client: of the repository, signed in to push.
         data: the index.
         tags: to give it.
-        move: let a tag that stands for another image stand for this one.
-        own: tags that may always do so.
         attach: called with the index's digest, before any tag stands for it.
 
     Returns:
         the tags that stood for another image before, and its digest.
 
     Raises:
-        InputError: a tag is none.
+        InputError: a name is not a tag.
         GateError: a tag stands for another image, and may not be moved; nothing was sent.
         RegistryError: the registry refused, broke or cannot be reached.
 
     """
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    names = tuple(dict.fromkeys(check_tag(tag) for tag in tags))
-    standing = _standing(client, digest, names)
-    stuck = {} if move else {tag: there for tag, there in standing.items() if tag not in own}
-    if stuck:
-        raise _immovable(client.reference.name, stuck)
+    digest = digest_of(data)
+    tags = replace(tags, names=tuple(dict.fromkeys(check_tag(tag) for tag in tags.names)))
+    standing = tags.standing(client, digest)
     _push_manifest(client, digest, data)
     attach(digest)
-    _set_tags(client, digest, data, names, names if move else own)
+    _set_tags(client, digest, data, tags)
     return tuple(standing.items())
+
+
+def _target(destination: Destination) -> tuple[Reference, tuple[str, ...]]:
+    """Read where an image goes: the repository, and every tag that it gets there.
+
+    Raises:
+        InputError: the reference or a tag is not one, or there is no tag.
+
+    """
+    target = parse(destination.reference)
+    if target.digest:
+        raise InputError(
+            "a push goes to a tag, not to a digest",
+            where=destination.reference,
+            hint=f"write `{target.name}`",
+        )
+    names = tuple(dict.fromkeys(check_tag(tag) for tag in (target.tag, *destination.tags) if tag))
+    if not names:
+        raise InputError("no tag is given", where=destination.reference, hint=f"write `{target.name}:TAG`")
+    return target, names
+
+
+def _resent(uploads: Sequence[Upload], fates: Mapping[str, str]) -> int:
+    """Count the bytes that travelled more than once."""
+    return sum(
+        upload.sent - (upload.blob.size if fates[upload.blob.digest] == PUSHED else 0) for upload in uploads
+    )
 
 
 def _contents(image: ImageRecord | IndexRecord, store: Store) -> tuple[Mapping[str, bytes], tuple[Blob, ...]]:
@@ -210,29 +285,25 @@ def _manifest(digest: str, name: str, store: Store) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise damaged(path, name) from error
-    if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+    if digest_of(data) != digest:
         raise damaged(path, name)
     return data
 
 
-def _standing(client: Client, digest: str, tags: Sequence[str]) -> dict[str, str]:
-    """Find the tags that stand for another image now, and its digest."""
-    found = {tag: client.head_manifest(tag) for tag in tags}
-    return {tag: there for tag, there in found.items() if there not in {"", digest}}
-
-
-def _immovable(name: str, standing: Mapping[str, str]) -> GateError:
-    problems = [
-        Problem(
-            message=f"the tag {tag} stands for another image, {digest}",
-            where=f"{name}:{tag}",
-            hint="choose another tag, or say --move: whoever runs it by its tag then gets other bytes",
-        )
-        for tag, digest in standing.items()
-    ]
-    error = GateError(problems[0].message)
-    error.problems = tuple(problems)
-    return error
+def _recipe_of(client: Client, digest: str) -> str:
+    """Name the recipe of an image, or of the images that an index joins; "" where it says none."""
+    try:
+        if index := reader.image_index(client, digest):
+            return index[1].annotations.get(label_names.RECIPE, "")
+        _, manifest = reader.image_manifest(client, digest)
+        config = reader.json_object(reader.blob(client, manifest.config), client.reference.name)
+    except RegistryError as error:  # another tool's, or damaged: no recipe of ours
+        log.debug("%s: %s", digest, error)
+        return ""
+    settings = config.get("config")
+    labels = settings.get("Labels") if isinstance(settings, dict) else None
+    name = labels.get(label_names.RECIPE) if isinstance(labels, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _push_blobs(client: Client, uploads: Sequence[Upload]) -> dict[str, str]:
@@ -253,24 +324,24 @@ def _push_blobs(client: Client, uploads: Sequence[Upload]) -> dict[str, str]:
 
 def _push_manifest(client: Client, digest: str, data: bytes) -> None:
     """Put the manifest by its digest, and see that it is what was sent."""
-    headers = {"Content-Type": json.loads(data)["mediaType"]}
     if client.head_manifest(digest) != digest:
-        client.request("PUT", f"manifests/{digest}", wanted=(201,), headers=headers, body=data)
+        client.request("PUT", f"manifests/{digest}", wanted=(201,), options=_sending(data))
     client.get_manifest(digest)
 
 
-def _set_tags(
-    client: Client, digest: str, data: bytes, tags: Sequence[str], movable: Collection[str]
-) -> None:
+def _sending(manifest: bytes) -> RequestOptions:
+    return RequestOptions(headers={"Content-Type": json.loads(manifest)["mediaType"]}, body=manifest)
+
+
+def _set_tags(client: Client, digest: str, data: bytes, tags: Tags) -> None:
     """Let the tags stand for the manifest."""
-    headers = {"Content-Type": json.loads(data)["mediaType"]}
-    for tag in tags:
+    for tag in tags.names:
         there = client.head_manifest(tag)
         if there == digest:
             continue
-        if there and tag not in movable:  # somebody else set it while the layers travelled
-            raise _immovable(client.reference.name, {tag: there})
-        client.request("PUT", f"manifests/{tag}", wanted=(201,), headers=headers, body=data)
+        if there:  # perhaps somebody else set it while the layers travelled
+            tags.require_movable(client, {tag: there})
+        client.request("PUT", f"manifests/{tag}", wanted=(201,), options=_sending(data))
         if client.head_manifest(tag) != digest:
             raise RegistryError(
                 f"the tag {tag} does not stand for what was pushed",

@@ -8,9 +8,9 @@ from dataclasses import replace
 from packaging.utils import canonicalize_name
 
 from imagebuilder import catalog
+from imagebuilder.debian import versions as debversion
 from imagebuilder.errors import Problem
-from imagebuilder.lock import Deb, Installed
-from imagebuilder.resolve import debversion
+from imagebuilder.lock.model import Deb, Installed
 from imagebuilder.resolve.debpins import Index
 from imagebuilder.resolve.request import ArchivePin, Request
 
@@ -74,7 +74,7 @@ def problems(
     for pinned in pins(request):
         if pinned.package in chosen:
             continue
-        where = f"{request.recipe}: pins.{pinned.pin}"
+        where = request.places.of("pins", pinned.pin)
         wheel = f"or take it from wheels: `providers: {{{pinned.pin}: wheel}}`"
         if pinned.archive not in archives:
             found.append(

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 
-from imagebuilder import catalog
-from imagebuilder.catalog import Component
+from imagebuilder.catalog import Component, Selection
+from imagebuilder.debian import versions
 from imagebuilder.errors import Problem
-from imagebuilder.lock import BaseImage, Override
-from imagebuilder.recipe import Recipe
-from imagebuilder.resolve import debversion
+from imagebuilder.lock.model import BaseImage, Override
 
 
-def problems(recipe: Recipe, image: BaseImage) -> list[Problem]:
+def problems(selection: Selection, image: BaseImage) -> list[Problem]:
     """Find pins that contradict what the base was made with, and are not forced."""
-    found = []
-    for name, version, sign in _contradicted(recipe, image):
+    recipe, found = selection.recipe, []
+    for name, version, sign in _contradicted(selection, image):
         if name in recipe.override:
             continue
         value = ".".join(version.split(".")[: len(recipe.pins[name].split("."))])
@@ -23,7 +21,7 @@ def problems(recipe: Recipe, image: BaseImage) -> list[Problem]:
             Problem(
                 message=f'{name} "{recipe.pins[name]}" contradicts the base {image.name}, '
                 f"which was made with {name} {version} ({sign})",
-                where=f"{recipe.name}: pins.{name}",
+                where=selection.places.of("pins", name),
                 hint=f'set {name}: "{value}", choose a base made with {name} {recipe.pins[name]}, '
                 f"or force it with `override: [{name}]`",
             )
@@ -31,8 +29,9 @@ def problems(recipe: Recipe, image: BaseImage) -> list[Problem]:
     return found
 
 
-def overrides(recipe: Recipe, image: BaseImage) -> tuple[Override, ...]:
+def overrides(selection: Selection, image: BaseImage) -> tuple[Override, ...]:
     """Record the pins that are forced against the base."""
+    recipe = selection.recipe
     return tuple(
         Override(
             pin=name,
@@ -40,16 +39,16 @@ def overrides(recipe: Recipe, image: BaseImage) -> tuple[Override, ...]:
             locked=recipe.pins[name],
             contradicts=(f"{image.name} was made with {name} {version} ({sign})",),
         )
-        for name, version, sign in _contradicted(recipe, image)
+        for name, version, sign in _contradicted(selection, image)
         if name in recipe.override
     )
 
 
-def _contradicted(recipe: Recipe, image: BaseImage) -> list[tuple[str, str, str]]:
+def _contradicted(selection: Selection, image: BaseImage) -> list[tuple[str, str, str]]:
     """List pin, the base's version and what says so, where the leading parts that count differ."""
     found = []
-    components = catalog.load()
-    for name, pin in recipe.pins.items():
+    components = selection.components
+    for name, pin in selection.recipe.pins.items():
         version, sign = _below(components[name], image)
         probe = components[name].probe
         parts = min(probe.compare if probe else 3, len(pin.split(".")), len(version.split(".")))
@@ -67,5 +66,5 @@ def _below(component: Component, image: BaseImage) -> tuple[str, str]:
         return image.env[marks.env], f"{marks.env}={image.env[marks.env]}"
     for package in image.packages:
         if marks.apt and fnmatch(package.name, marks.apt):
-            return debversion.upstream(package.version), f"{package.name} {package.version}"
+            return versions.upstream(package.version), f"{package.name} {package.version}"
     return "", ""

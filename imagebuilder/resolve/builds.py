@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagebuilder import catalog, suites, upstream
+from imagebuilder import catalog
+from imagebuilder.catalog import Component, upstream
+from imagebuilder.catalog.upstream import Upstream
+from imagebuilder.debian import suites, versions
 from imagebuilder.errors import ConflictError, FetchError, Problem
-from imagebuilder.lock import Build, Deb, Source
-from imagebuilder.resolve import debian, debversion, python, wheelfile
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Build, Deb, Source
+from imagebuilder.resolve import debian, python, wheelfile
 from imagebuilder.resolve.request import BuildRequest, Request
 from imagebuilder.resolve.uv import File, Target, UnsolvableError, sdist
-from imagebuilder.site import Site
-from imagebuilder.upstream import Upstream
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ def resolve_builds(
         upgrade: None keeps them all, an empty collection none; else names of components that may move.
 
     Raises:
-        ConflictError: versions that nobody has the source of, or packages that cannot be had.
+        ConflictError: no known place has the source of a version, or packages that cannot be fetched.
         FetchError: an archive or index could not be asked.
 
     """
@@ -91,10 +93,10 @@ def locate_upstream(sources: Sequence[Source], site: Site) -> dict[str, tuple[st
     """Find where upstream's own archives are: sha256 and URLs, the site's first. Nothing is asked.
 
     Raises:
-        FetchError: nobody knows an address of one.
+        FetchError: neither catalog nor site file has an address for one.
 
     """
-    known = [*site.sources, *_in_catalog()]
+    known = [*site.sources, *_upstreams(catalog.load())]
     urls = {
         source.sha256: tuple(
             dict.fromkeys(place.url for _, _, place in known if place.sha256 == source.sha256)
@@ -111,8 +113,9 @@ def locate_upstream(sources: Sequence[Source], site: Site) -> dict[str, tuple[st
     return urls
 
 
-def _in_catalog() -> Iterator[tuple[str, str, Upstream]]:
-    for name, component in catalog.load().items():
+def _upstreams(components: Mapping[str, Component]) -> Iterator[tuple[str, str, Upstream]]:
+    """List component, version and address of the archives that the catalog names."""
+    for name, component in components.items():
         for version, place in component.build.upstream.items() if component.build else ():
             yield name, version, place
 
@@ -169,11 +172,11 @@ def _packaged_source(asked: BuildRequest, request: Request, glibc: str, site: Si
         return _debian_source(asked, request, site)
     if asked.sdist:
         return _sdist_source(asked, request, glibc, site)
-    there = sorted((version for version, _ in _offered(asked, site)), key=_numbers)
+    there = sorted((version for version, _ in _offered(asked, request, site)), key=_numbers)
     quoted = [f'"{version}"' for version in there]
     raise ConflictError(
-        f'nobody is known to have the source of {asked.component} "{asked.value}"',
-        where=f"{request.recipe}: pins.{asked.component}",
+        f'no source of {asked.component} "{asked.value}" is known',
+        where=request.places.of("pins", asked.component),
         hint=f"there is {' or '.join(quoted)}"
         if quoted
         else f"name its address under `sources: {asked.component}:` in a file for --site",
@@ -185,7 +188,7 @@ def _upstream_source(asked: BuildRequest, request: Request, site: Site) -> tuple
 
     All of it is received once, for a lock says nothing about bytes that nobody has seen.
     """
-    fitting = [item for item in _offered(asked, site) if catalog.matches(item[0], asked.value)]
+    fitting = [item for item in _offered(asked, request, site) if catalog.matches(item[0], asked.value)]
     if not fitting:
         return None
     version, place = max(fitting, key=lambda item: _numbers(item[0]))
@@ -196,7 +199,7 @@ def _upstream_source(asked: BuildRequest, request: Request, site: Site) -> tuple
         raise FetchError(
             f"{name} is not the source that was named: wanted sha256 {place.sha256}, "
             f"got {found.sha256} from {place.url}",
-            where=f"{request.recipe}: pins.{asked.component}",
+            where=request.places.of("pins", asked.component),
             hint="compare both with what upstream publishes; a mirror or a proxy may hold another file",
         )
     return version, Source(
@@ -209,11 +212,10 @@ def _upstream_source(asked: BuildRequest, request: Request, site: Site) -> tuple
     )
 
 
-def _offered(asked: BuildRequest, site: Site) -> list[tuple[str, Upstream]]:
+def _offered(asked: BuildRequest, request: Request, site: Site) -> list[tuple[str, Upstream]]:
     """List a component's archives by version, the site's before the catalog's of the same version."""
-    known = {
-        version: place for name, version, place in (*_in_catalog(), *site.sources) if name == asked.component
-    }
+    places = (*_upstreams(request.selection.components), *site.sources)
+    known = {version: place for name, version, place in places if name == asked.component}
     return list(known.items())
 
 
@@ -239,7 +241,7 @@ def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[s
     there = [f'"{_upstream(source)}" ({suite})' for suite, sources in offered.items() for source in sources]
     raise ConflictError(
         f'no suite of {request.distribution} has the source of {asked.component} "{asked.value}"',
-        where=f"{request.recipe}: pins.{asked.component}",
+        where=request.places.of("pins", asked.component),
         hint=f"there is {' or '.join(dict.fromkeys(there))}" if there else "leave it out of `build:`",
     )
 
@@ -253,7 +255,7 @@ def _sdist_source(asked: BuildRequest, request: Request, glibc: str, site: Site)
         near = _near(asked, target)
         raise ConflictError(
             f"{asked.sdist} {asked.value} has no source on the package index",
-            where=f"{request.recipe}: pins.{asked.component}",
+            where=request.places.of("pins", asked.component),
             hint=f"the nearest is {near}" if near else "leave it out of `build:`",
         ) from None
     with site.session() as session:
@@ -279,7 +281,7 @@ def _near(asked: BuildRequest, target: Target) -> str:
 
 
 def _upstream(source: Source) -> str:
-    return debversion.upstream(source.version)
+    return versions.upstream(source.version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

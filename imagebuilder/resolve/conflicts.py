@@ -7,6 +7,7 @@ or from asking the solver again with one thing changed.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder import catalog
+from imagebuilder.catalog import Component
+from imagebuilder.core.yamlfile import dotted_path
 from imagebuilder.errors import ConflictError, ImagebuilderError, Problem
 from imagebuilder.resolve import wheelfile
 from imagebuilder.resolve.request import Mirrored, Pinned, Request
@@ -37,11 +40,13 @@ _R = TypeVar("_R")
 class Party:
     """One thing that the recipe asks for: a pin, or a requirement of `pip:` or of the catalog.
 
+    `where` is its place for people, and `key` what the recipe calls it there: `pins.nccl`, `pip[0]`.
     `by_apt` marks a Debian package of what something loads from a wheel. `advice` is how to ask for another
     version of it where no pin does; `{version}` stands for the one that works.
     """
 
     where: str
+    key: str
     label: str
     package: str
     requirement: str
@@ -72,7 +77,7 @@ def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
             # No wheel of that version is needed to tell that it is not the one that is loaded.
             able.append((party, str(Requirement(party.requirement).specifier).strip("=.*")))
         elif isinstance(version, UnsolvableError):
-            problems.append(_impossible(party, str(version), target))
+            problems.append(_where_it_looked(_impossible(party, str(version), target), str(version)))
         else:
             able.append((party, version))
     kept, clashing, solution = _split([party for party, _ in able], forced, target)
@@ -83,13 +88,13 @@ def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
         problems += never_loaded(replace(request, wheel_pins=pins), solution, target)
     if not problems:
         problems = [
-            Problem(message=_short(reason), where=f"{request.recipe}: pins", hint="loosen one of these")
+            Problem(message=_short(reason), where=request.places.of("pins"), hint="loosen one of these")
         ]
     return ConflictError.of(problems)
 
 
 def never_loaded(request: Request, solution: Solution, target: Target) -> list[Problem]:
-    """Explain pins that can be fulfilled and would mean nothing: nobody loads what they pin.
+    """Explain pins that can be installed and have no effect: no component loads what they pin.
 
     torch for CUDA 13 beside a pin of the CUDA 12 runtime is the usual case: both fit into one venv.
     """
@@ -105,7 +110,7 @@ def idle_pins(request: Request, solution: Solution) -> list[tuple[Pinned, tuple[
     # What a Debian package holds too is a wheel here, and of no use unless that is loaded.
     for mirrored in request.mirrored:
         pins.setdefault(mirrored.wheel.pin, mirrored.wheel)
-    components = catalog.load()
+    components = request.selection.components
     found = []
     for name, loader in pins.items():
         tree = solution.tree(canonicalize_name(loader.package))
@@ -144,13 +149,14 @@ def contradictions(name: str, version: str, solution: Solution, target: Target) 
 
 def parties(request: Request) -> tuple[Party, ...]:
     """List what a request asks for, those that load others first: a clash is then told of the others."""
-    components = catalog.load()
+    components = request.selection.components
     pins = sorted(
         request.wheel_pins, key=lambda pin: pin.pin not in components or not components[pin.pin].loads
     )
     found = [
         Party(
-            where=f"{request.recipe}: pins.{pin.pin}",
+            where=request.places.of("pins", pin.pin),
+            key=f"pins.{pin.pin}",
             label=f'{pin.pin} "{pin.value}"',
             package=canonicalize_name(pin.package),
             requirement=pin.requirement,
@@ -162,14 +168,15 @@ def parties(request: Request) -> tuple[Party, ...]:
     owners = {canonicalize_name(package): component for package, component in request.owners}
     for requirement in request.requirements:
         package = canonicalize_name(Requirement(requirement).name)
-        place = (
-            f"pip[{request.pip.index(requirement)}]"
+        path: tuple[str | int, ...] = (
+            ("pip", request.pip.index(requirement))
             if requirement in request.pip
-            else f"pins.{owners[package]}"
+            else ("pins", owners[package])
         )
         found.append(
             Party(
-                where=f"{request.recipe}: {place}",
+                where=request.places.of(*path),
+                key=dotted_path(path),
                 label=f"`{requirement}`",
                 package=package,
                 requirement=requirement,
@@ -183,7 +190,8 @@ def _of_package(mirrored: Mirrored, request: Request) -> Party:
     pin, package = mirrored.wheel, mirrored.package
     is_pin = mirrored.place.startswith("pins.")
     return Party(
-        where=f"{request.recipe}: {mirrored.place}",
+        where=request.place_of(mirrored),
+        key=mirrored.place.removeprefix("apt: "),
         label=f'{pin.pin} "{pin.value}" (by apt: {package})' if is_pin else f"`{package}` {pin.value}",
         package=canonicalize_name(pin.package),
         requirement=pin.requirement,
@@ -253,6 +261,15 @@ def _impossible(party: Party, reason: str, target: Target) -> Problem:
     )
 
 
+def _where_it_looked(problem: Problem, reason: str) -> Problem:
+    """Say that later indexes were not asked, where the first that has the package lacks the version."""
+    only = re.search(r"was found on (\S+), but not at the requested version", reason)
+    if not only:
+        return problem
+    more = f"only {only[1]} was asked, the first index that has it: see `index_strategy:` of the site file"
+    return replace(problem, hint=f"{problem.hint}; {more}")
+
+
 def _nearest(party: Party, target: Target) -> str:
     """Name the values on both sides of a pin that the index has for this target; the newest for others."""
     if not party.pin:
@@ -304,13 +321,13 @@ def _clash(
         )
     except UnsolvableError:
         return Problem(
-            message=f"{party.label} cannot be had with the rest: {_reason(party, kept, forced, target)}",
+            message=f"{party.label} does not fit with the rest: {_reason(party, kept, forced, target)}",
             where=party.where,
             hint="no other value works either; drop it, or move the others",
         )
     works = solution.versions[party.package]
     same = [other for other in kept if other.package == party.package]
-    blockers = [f"{other.where.rpartition(': ')[2]} asks for {other.requirement}" for other in same]
+    blockers = [f"{other.key} asks for {other.requirement}" for other in same]
     blockers += contradictions(party.package, version, solution, target)
     reason = "; ".join(blockers) or _reason(party, kept, forced, target)
     ways = []
@@ -336,7 +353,7 @@ def _idle_problem(
     root = canonicalize_name(loader.package)
     tree = solution.tree(root)
     version = solution.versions[root]
-    loaded = {pin.pin: sorted(_family(pin.pin) & tree) for pin in idle}
+    loaded = {pin.pin: sorted(_family(request.selection.components[pin.pin]) & tree) for pin in idle}
     names = [name for found in loaded.values() for name in found]
     pins = ", ".join(f'{pin.pin} "{pin.value}" ({pin.package})' for pin in idle)
     needed = [canonicalize_name(pin.package) for pin in idle]
@@ -349,16 +366,16 @@ def _idle_problem(
     return Problem(
         message=f"{root} {version} loads {', '.join(names) or 'none of them'}, "
         f"so these pins would never be loaded: {pins}",
-        where=f"{request.recipe}: pins.{loader.pin}",
+        where=request.places.of("pins", loader.pin),
         hint="; or ".join(hints) or f"drop these pins, or choose another {loader.pin}",
     )
 
 
-def _family(component: str) -> frozenset[str]:
+def _family(component: Component) -> frozenset[str]:
     """Name all distributions that the catalog knows as providers of a component, whatever the recipe pins."""
     return frozenset(
-        canonicalize_name(catalog.fill(provider.wheel, provider.when.get(component, "")))
-        for provider in catalog.load()[component].providers
+        canonicalize_name(catalog.fill(provider.wheel, provider.when.get(component.name, "")))
+        for provider in component.providers
         if provider.wheel
     )
 
@@ -418,14 +435,8 @@ def _like(version: str, pin: Pinned) -> str:
     return Version(version).public if short == pin.value else short
 
 
-def forced_pins(request: Request) -> tuple[Pinned, ...]:
-    """List the pins to force, by the wheel that each stands for, whoever provides it."""
-    by_apt = (mirrored.wheel for mirrored in request.mirrored if mirrored.place.startswith("pins."))
-    return tuple(pin for pin in (*request.wheel_pins, *by_apt) if pin.pin in request.overrides)
-
-
 def _forced(request: Request) -> tuple[str, ...]:
-    return tuple(pin.requirement for pin in forced_pins(request))
+    return tuple(pin.requirement for pin in request.forced)
 
 
 def _requirements(found: Iterable[Party]) -> tuple[str, ...]:

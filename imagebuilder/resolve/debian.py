@@ -7,26 +7,31 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote, unquote
 
-from imagebuilder import catalog, process, suites, toolbox
+from imagebuilder import catalog
 from imagebuilder.bases.archives import effective
-from imagebuilder.bases.facts import Archive, System
-from imagebuilder.errors import BuildError, ConflictError, EnvironmentFault, FetchError
-from imagebuilder.lock import Deb, Installed, Source
-from imagebuilder.resolve import archivepins, debpins, debversion
+from imagebuilder.bases.system import Archive, System
+from imagebuilder.core import process, wheeltags
+from imagebuilder.debian import sources, suites, versions
+from imagebuilder.errors import BuildError, ConflictError, EnvironmentFault, FetchError, LockError
+from imagebuilder.host import aptmirrors
+from imagebuilder.host import tools as toolbox
+from imagebuilder.host.site import Site, apt_conf, redact
+from imagebuilder.host.tools import Desk
+from imagebuilder.lock.model import Deb, Installed, Source
+from imagebuilder.resolve import archivepins, debpins
 from imagebuilder.resolve.request import Request
-from imagebuilder.site import Site, redact
-from imagebuilder.toolbox import Desk
 
 log = logging.getLogger(__name__)
 
 _UPDATE_LIMIT = 900.0  # seconds: the index of a suite is some 10 MB, behind whatever line there is
 _SOLVE_LIMIT = 120.0
+_PRIVATE = 0o600
 # What a base has may be replaced, also where its maker put a hold on it; nothing of it may be removed.
 _INSTALL = (
     *("apt-get", "install", "--yes", "--no-remove"),
@@ -51,7 +56,7 @@ def resolve_debs(request: Request, site: Site, below: System | None = None) -> t
     Raises:
         ConflictError: pins or packages that this suite does not have, every one of them; or dependencies
             that cannot be fulfilled, in apt's words.
-        FetchError: the archive's index could not be had.
+        FetchError: the archive's index could not be fetched.
         EnvironmentFault: apt, mmdebstrap or the archive's keys are not on this host.
         InputError: the suite is not known.
 
@@ -99,7 +104,7 @@ def _on_top(request: Request, below: System, root: _Root, always: Iterable[str])
         pinned.package
         for pinned in debpins.all_pins(request)
         if pinned.package in installed
-        and not catalog.matches(debversion.upstream(installed[pinned.package]), pinned.value)
+        and not catalog.matches(versions.upstream(installed[pinned.package]), pinned.value)
     }
     wanted = []
     for package in sorted({*always, *request.packages}):
@@ -119,7 +124,7 @@ def resolve_root(
 
     Raises:
         ConflictError: packages that this suite does not have, or not together with the image's.
-        FetchError: the archive's index could not be had.
+        FetchError: the archive's index could not be fetched.
 
     """
     facts = suites.facts(request.distribution, request.suite)
@@ -137,7 +142,7 @@ def resolve_root(
             if not problems:
                 told = root.run("apt-get", "install", "--simulate", "-q", *wanted, timeout=_SOLVE_LIMIT)
                 problems = [debpins.unsolvable(asked, told.stdout, told.stderr)]
-            raise ConflictError.of([replace(item, where=f"{request.recipe}: build") for item in problems])
+            raise ConflictError.of([replace(item, where=request.places.of("build")) for item in problems])
         return _parse_uris(result.stdout, root.places)
 
 
@@ -145,7 +150,7 @@ def source_packages(request: Request, name: str, suite: str, site: Site) -> tupl
     """List the `.orig.tar.*` of every version of a source package in one suite, the request's or another.
 
     Raises:
-        FetchError: the archive's index could not be had.
+        FetchError: the archive's index could not be fetched.
 
     """
     elsewhere = replace(request, suite=suite, sections=())
@@ -155,8 +160,21 @@ def source_packages(request: Request, name: str, suite: str, site: Site) -> tupl
 
 
 def glibc(debs: Sequence[Deb | Installed]) -> str:
-    """Give the C library's version as wheel tags count it: major.minor."""
-    version = next(debversion.upstream(deb.version) for deb in debs if deb.name == "libc6")
+    """Give the C library's version as wheel tags count it: major.minor.
+
+    Raises:
+        LockError: it is not among the packages, or its version is not one.
+
+    """
+    version = next((versions.upstream(deb.version) for deb in debs if deb.name == "libc6"), "")
+    if not wheeltags.is_glibc(".".join(version.split(".")[:2])):
+        raise LockError(
+            f"libc6 is {version}, which is not a version of the C library"
+            if version
+            else "there is no libc6 among the packages",
+            where="debs",
+            hint="lock again",
+        )
     return ".".join(version.split(".")[:2])
 
 
@@ -177,7 +195,7 @@ def locate_debs(
     archive's pool; both places are given.
     """
     facts = suites.facts(distribution, suite)
-    mirrors = _mirrors(distribution, suite, architecture, site)
+    mirrors = aptmirrors.of_site(site, distribution, suite, architecture)
     found: dict[str, tuple[str, ...]] = {}
     for deb in debs:
         if isinstance(deb, Deb) and deb.archive:
@@ -244,7 +262,7 @@ class _Root:
 def _private_root(
     request: Request, site: Site, below: System | None = None, types: str = "deb"
 ) -> Iterator[_Root]:
-    mirrors = _mirrors(request.distribution, request.suite, request.architecture, site)
+    mirrors = aptmirrors.of_site(site, request.distribution, request.suite, request.architecture)
     tools = toolbox.choose(site)
     needed = {pinned.archive for pinned in archivepins.pins(request)}
     archives = effective(below.archives, site, needed) if below else ()
@@ -254,24 +272,22 @@ def _private_root(
     ):
         folder = Path(name)
         keys = suites.keyring(request.distribution, request.suite, desk.has)
-        # apt fetches as a user of its own, who has to get in; there is nothing secret in here but what
-        # a mirror's URL may hold, and that file stays closed.
-        folder.chmod(0o755)
         for part in ("etc/apt.conf.d", "etc/preferences.d", "lists/partial", "cache/archives/partial", "log"):
             (folder / part).mkdir(parents=True)
         (folder / "status").write_text(below.status if below else "", encoding="utf-8")
-        (folder / "etc/suite.sources").write_text(
-            suites.sources(
-                request.distribution, request.suite, mirrors, types=types, sections=request.sections
-            ),
-            encoding="utf-8",
+        written = suites.sources(
+            request.distribution, request.suite, mirrors, types=types, sections=request.sections
         )
-        (folder / "etc/suite.sources").chmod(0o600)
+        _write(folder / "etc/suite.sources", written)
         options = _options(site, folder, desk)
         config = _configuration(desk.folder, request.architecture, keys, options)
-        (folder / "apt.conf").write_text(config, encoding="utf-8")
+        _write(folder / "apt.conf", config)
         _add_archives(folder, desk.folder, archives)
         desk.send()
+        if desk.is_root:
+            # Root's apt fetches as a user of its own. Where there is no such user, it stays root.
+            with suppress(EnvironmentFault):
+                desk.run(["chown", "-R", "_apt", desk.folder], timeout=60, check=False)
         env = {
             **site.proxy_environment(),
             "APT_CONFIG": str(desk.folder / "apt.conf"),
@@ -297,9 +313,8 @@ def _options(site: Site, folder: Path, desk: Desk) -> Iterator[tuple[str, str]]:
         path = Path(value)
         if desk.contained and path.is_absolute() and path.is_file():
             own = f"etc/{number}-{path.name}"
+            (folder / own).touch(_PRIVATE)
             shutil.copyfile(path, folder / own)
-            # Its reader in there is apt's own user.
-            (folder / own).chmod(0o644)
             yield name, str(desk.folder / own)
         else:
             yield name, value
@@ -319,11 +334,14 @@ def _add_archives(folder: Path, seen: Path, archives: Iterable[Archive]) -> None
             armoured = archive.keys.startswith(b"-----BEGIN")
             key = folder / "etc" / f"archive-{number}{'.asc' if armoured else '.gpg'}"
             key.write_bytes(archive.keys)
-            key.chmod(0o644)
             lines.append(f"Signed-By: {seen / 'etc' / key.name}")
-        sources = folder / "etc" / f"archive-{number}.sources"
-        sources.write_text("\n".join([*lines, ""]), encoding="utf-8")
-        sources.chmod(0o600)
+        _write(folder / "etc" / f"archive-{number}.sources", "\n".join([*lines, ""]))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that may hold a password, in an address or an option."""
+    path.touch(_PRIVATE)
+    path.write_text(text, encoding="utf-8")
 
 
 def _configuration(folder: Path, architecture: str, keys: Path, options: Iterable[tuple[str, str]]) -> str:
@@ -351,8 +369,9 @@ def _configuration(folder: Path, architecture: str, keys: Path, options: Iterabl
         # `--print-uris` shows MD5 unless told which hash to use.
         ("Acquire::ForceHash", "SHA256"),
     ]
-    lines = [f'{name} "{value}";' for name, value in settings]
-    return "\n".join([*lines, f'APT::Architectures {{ "{architecture}"; }};', ""])
+    return apt_conf((name, str(value)) for name, value in settings) + (
+        f'APT::Architectures {{ "{architecture}"; }};\n'
+    )
 
 
 def _update(root: _Root, request: Request) -> None:
@@ -362,24 +381,13 @@ def _update(root: _Root, request: Request) -> None:
         raise EnvironmentFault(str(error), hint=suites.INSTALL_HINT.format("apt")) from error
     if result.code != 0:
         raise FetchError(
-            f"the package index of {request.distribution} {request.suite} could not be had:\n"
+            f"the package index of {request.distribution} {request.suite} could not be fetched:\n"
             + redact(debpins.condense(result.stderr)),
-            where=f"{request.recipe}: base",
+            where=request.places.of("base"),
             hint="check the network, the proxy and the mirror (`imagebuilder doctor`); "
             "a mirror goes into the site file as `apt: mirror:`"
             + "".join(f", the place of {archive.name} as `apt: archives:`" for archive in root.archives[:1]),
         )
-
-
-def _mirrors(distribution: str, suite: str, architecture: str, site: Site) -> suites.Mirrors:
-    """Take the site's mirrors, and the distribution's own where the site names none."""
-    main, security = site.apt_mirror, site.apt_security_mirror
-    if architecture in suites.facts(distribution, suite).ports:
-        main = security = site.apt_ports_mirror
-    if not (main and security):
-        default = suites.default_mirrors(distribution, suite, architecture, toolbox.choose(site))
-        main, security = main or default.main, security or default.security
-    return suites.Mirrors(main=main.rstrip("/"), security=security.rstrip("/"))
 
 
 def _parse_uris(text: str, places: Sequence[tuple[str, str]]) -> tuple[Deb, ...]:
@@ -410,18 +418,17 @@ def _parse_uris(text: str, places: Sequence[tuple[str, str]]) -> tuple[Deb, ...]
 def _parse_sources(text: str, suite: str) -> tuple[Source, ...]:
     """Read `apt-cache showsrc`: paragraphs as in deb-src-control, of which one has several file lists."""
     found = []
-    for paragraph in text.split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Version|Directory): (\S+)$", paragraph, re.MULTILINE))
-        _, _, sums = paragraph.partition("\nChecksums-Sha256:")
+    for fields in sources.paragraphs(text, {"package", "version", "directory", "checksums-sha256"}):
         # One archive in the usual way; those with more (`.orig-part.tar`) are of no component here.
-        line = re.search(r"^ ([0-9a-f]{64}) ([0-9]+) (\S+\.orig\.tar\.[a-z0-9]+)$", sums, re.MULTILINE)
-        if line and fields.keys() >= {"Package", "Version", "Directory"}:
+        sums = fields.pop("checksums-sha256", "")
+        line = re.search(r"^([0-9a-f]{64}) ([0-9]+) (\S+\.orig\.tar\.[a-z0-9]+)$", sums, re.MULTILINE)
+        if line and fields.keys() == {"package", "version", "directory"}:
             found.append(
                 Source(
-                    name=fields["Package"],
-                    version=fields["Version"],
+                    name=fields["package"],
+                    version=fields["version"],
                     suite=suite,
-                    path=f"{fields['Directory']}/{line[3]}",
+                    path=f"{fields['directory']}/{line[3]}",
                     file=line[3],
                     size=int(line[2]),
                     sha256=line[1],

@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from imagebuilder import catalog
+from imagebuilder.debian.versions import upstream
 from imagebuilder.errors import Problem
-from imagebuilder.lock import Deb, Installed
-from imagebuilder.resolve.debversion import upstream
+from imagebuilder.lock.model import Deb, Installed
 from imagebuilder.resolve.request import ArchivePin, Pinned, Request
 
 Index = Mapping[str, tuple[str, ...]]
@@ -43,7 +43,7 @@ def unknown_packages(request: Request, index: Index) -> list[Problem]:
     reported = tuple(f"-{pinned.value.partition('.')[0]}" for pinned in missing if _stem(pinned))
     for package in request.packages:
         name, _, version = package.partition("=")
-        where = f"{request.recipe}: apt: {name}"
+        where = request.places.of_package(name)
         if name not in index and name not in {pinned.package for pinned in missing}:
             if not name.endswith(reported):
                 problems.append(
@@ -78,12 +78,12 @@ def unmet_pins(request: Request, chosen: Index, index: Index) -> list[Problem]:
         if found:
             has = f"whose {pinned.package} is {' or '.join(found)}"
         working = _working_values(pinned, index)
-        key = "python" if pinned.pin == "python" else f"pins.{pinned.pin}"
+        key = ("python",) if pinned.pin == "python" else ("pins", pinned.pin)
         values = " or ".join(f'`{pinned.pin}: "{value}"`' for value in working)
         problems.append(
             Problem(
                 message=f'{pinned.pin} "{pinned.value}" contradicts base {base}, {has}',
-                where=f"{request.recipe}: {key}",
+                where=request.places.of(*key),
                 hint=f"{base} has {values}; or choose another base"
                 if values
                 else "choose another base, or drop the pin",
@@ -99,7 +99,7 @@ def unsolvable(request: Request, stdout: str, stderr: str) -> Problem:
     text = "\n".join(lines[:_REASONS]) if found and lines else condense(stderr)
     return Problem(
         message=f"{request.distribution} {request.suite} cannot have these packages together:\n{text}",
-        where=f"{request.recipe}: apt",
+        where=request.places.of("apt"),
         hint="drop one of them, or leave the versions under `apt:` to the lock",
     )
 

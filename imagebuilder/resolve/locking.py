@@ -9,22 +9,22 @@ from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
 
-from imagebuilder import catalog
 from imagebuilder.bases.read import Base
+from imagebuilder.catalog import Selection, limits
+from imagebuilder.debian import suites
 from imagebuilder.errors import ConflictError, Problem
-from imagebuilder.lock import Build, Deb, Lock, Override, Wheel
-from imagebuilder.lockfile import LockFile
-from imagebuilder.recipe import Recipe
-from imagebuilder.resolve import archivepins, basefit, debian, debpins, debversion, facts, python
+from imagebuilder.host.site import Site
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import Build, Deb, Lock, Override, Wheel
+from imagebuilder.resolve import agreement, archivepins, basefit, debian, debpins, python
 from imagebuilder.resolve import builds as build_sources
 from imagebuilder.resolve.request import Request, request
-from imagebuilder.site import Site
 
 log = logging.getLogger(__name__)
 
 
 def make_locks(
-    recipe: Recipe,
+    selection: Selection,
     site: Site,
     previous: LockFile | None,
     upgrade: Collection[str] | None,
@@ -35,7 +35,7 @@ def make_locks(
     The first is resolved alone; the others take its versions of wheels wherever these exist for them.
 
     Args:
-        recipe: what to resolve.
+        selection: the recipe to resolve, with its components.
         site: where indexes, archives and proxies are.
         previous: the locks there are; what still fits stays as it is.
         upgrade: None keeps all that fits, an empty collection moves everything, names move these pins
@@ -47,9 +47,10 @@ def make_locks(
         FetchError: an index or an archive could not be asked.
 
     """
+    recipe = selection.recipe
     before = {name: previous.section(name) if previous else None for name in recipe.platforms}
-    names = {name: _known_names(recipe, name, before[name]) for name in recipe.platforms}
-    _check_names(recipe, names, upgrade)
+    names = {name: _known_names(selection, name, before[name]) for name in recipe.platforms}
+    _check_names(selection, names, upgrade)
     made: list[Lock] = []
     problems: dict[str, tuple[Problem, ...]] = {}
     for name in recipe.platforms:
@@ -63,7 +64,7 @@ def make_locks(
             base=bases.get(name),
         )
         try:
-            made.append(_make_lock(recipe, site, question))
+            made.append(_make_lock(selection, site, question))
         except ConflictError as error:
             problems[name] = error.problems
     if problems:
@@ -72,7 +73,7 @@ def make_locks(
 
 
 def make_lock(
-    recipe: Recipe,
+    selection: Selection,
     site: Site,
     previous: Lock | None,
     upgrade: Collection[str] | None,
@@ -80,8 +81,8 @@ def make_lock(
 ) -> Lock:
     """Resolve a recipe for a single platform; see `make_locks`."""
     before = LockFile(sections=(previous,)) if previous is not None else None
-    bases = {recipe.platforms[0]: base} if base else {}
-    (lock,) = make_locks(recipe, site, before, upgrade, bases).sections
+    bases = {selection.recipe.platforms[0]: base} if base else {}
+    (lock,) = make_locks(selection, site, before, upgrade, bases).sections
     return lock
 
 
@@ -96,57 +97,58 @@ class _Question:
     base: Base | None
 
 
-def _make_lock(recipe: Recipe, site: Site, question: _Question) -> Lock:
+def _make_lock(selection: Selection, site: Site, question: _Question) -> Lock:
     previous, upgrade = question.previous, question.upgrade
-    wanted = request(recipe, question.platform)
-    inputs = wanted.checksum(recipe)
+    wanted = request(selection, question.platform)
+    inputs = wanted.checksum()
     if previous is not None and previous.inputs == inputs and upgrade is None:
-        facts.require(recipe, previous.pins)
+        limits.require(selection, previous.pins)
         return previous
     base = question.base
-    if base is not None:
+    if base is None:
+        suites.facts(wanted.distribution, wanted.suite, selection.places.of("base"))
+    else:
         wanted = replace(wanted, distribution=base.system.distribution, suite=base.system.suite)
-    problems: list[Problem] = facts.problems(recipe, {})
-    problems += basefit.problems(recipe, base.image) if base else []
+    problems: list[Problem] = limits.problems(selection, {})
+    problems += basefit.problems(selection, base.image) if base else []
     debs, wheels, overrides = _resolve(wanted, site, question, problems)
     builds: tuple[Build, ...] = ()
     if debs and base is None:
         try:
             old = previous.builds if previous is not None and previous.debs == debs else ()
             builds = build_sources.resolve_builds(wanted, debs, site, keep=old, upgrade=upgrade)
-            problems += _twice(recipe, builds, wheels)
+            problems += _twice(wanted, builds, wheels)
         except ConflictError as error:
             problems.extend(error.problems)
     if problems:
         raise ConflictError.of(problems)
     lock = Lock(
-        format=2 if builds or base else 1,
         inputs=inputs,
-        recipe=recipe.name,
+        recipe=wanted.recipe,
         base=f"{wanted.distribution}:{wanted.suite}",
         image=base.image if base else None,
         architecture=wanted.architecture,
         python=wanted.python,
         pins={},
         packages=wanted.packages,
-        overrides=(*overrides, *(basefit.overrides(recipe, base.image) if base else ())),
+        overrides=(*overrides, *(basefit.overrides(selection, base.image) if base else ())),
         wheels=wheels,
         debs=debs,
         builds=builds,
     )
-    pins = _pin_versions(recipe, lock)
-    facts.require(recipe, pins)
+    pins = agreement.pin_versions(selection, lock)
+    limits.require(selection, pins)
     return lock.model_copy(update={"pins": pins})
 
 
-def _twice(recipe: Recipe, builds: tuple[Build, ...], wheels: tuple[Wheel, ...]) -> list[Problem]:
+def _twice(wanted: Request, builds: tuple[Build, ...], wheels: tuple[Wheel, ...]) -> list[Problem]:
     """Find what is compiled, and also comes as a wheel because something else requires it."""
     names = {source.name for build in builds for source in build.sources if source.origin == "index"}
     return [
         Problem(
             message=f"`{wheel.name}` would be there twice: compiled, and as the wheel {wheel.file}, which "
             "another package requires",
-            where=f"{recipe.name}: pins.{wheel.name}",
+            where=wanted.places.of("pins", wheel.name),
             hint=f"leave `{wheel.name}` out of `build:`",
         )
         for wheel in wheels
@@ -233,18 +235,18 @@ def _kept_wheels(
     return (*own, *theirs), None
 
 
-def _known_names(recipe: Recipe, platform: str, previous: Lock | None) -> frozenset[str]:
-    wanted = request(recipe, platform)
+def _known_names(selection: Selection, platform: str, previous: Lock | None) -> frozenset[str]:
+    wanted = request(selection, platform)
     known = {pinned.pin for pinned in (*wanted.wheel_pins, *wanted.deb_pins)} | set(wanted.packages)
     known |= {package for package, _ in wanted.owners} | {build.component for build in wanted.builds}
-    known |= {"base"} if recipe.image else set()
+    known |= {"base"} if selection.recipe.image else set()
     if previous is not None:
         known |= {wheel.name for wheel in previous.wheels} | {deb.name for deb in previous.debs}
     return frozenset(known)
 
 
 def _check_names(
-    recipe: Recipe, names: Mapping[str, Collection[str]], upgrade: Collection[str] | None
+    selection: Selection, names: Mapping[str, Collection[str]], upgrade: Collection[str] | None
 ) -> None:
     """Refuse to upgrade what is not there: a mistyped name would look like «already the newest»."""
     unknown = sorted(set(upgrade or ()).difference(*names.values()))
@@ -253,8 +255,8 @@ def _check_names(
             [
                 Problem(
                     message=f"`{name}` cannot be upgraded: the recipe holds nothing of that name",
-                    where=recipe.name,
-                    hint=f"pins: {', '.join(sorted(recipe.pins))}",
+                    where=selection.recipe.name,
+                    hint=f"pins: {', '.join(sorted(selection.recipe.pins))}",
                 )
                 for name in unknown
             ]
@@ -274,22 +276,3 @@ def _with_platforms(
                 hint = "; ".join(filter(None, (problem.hint, f"or leave {name} out of `platforms:`")))
                 told.append(replace(problem, message=f"on {name}: {problem.message}", hint=hint))
     return tuple(dict.fromkeys(told))
-
-
-def _pin_versions(recipe: Recipe, lock: Lock) -> dict[str, str]:
-    """Find the full version of every component in the image, pinned or always there."""
-    deb_versions = {package.name: debversion.upstream(package.version) for package in lock.installed}
-    wheel_versions = {wheel.name: wheel.version for wheel in lock.wheels}
-    versions = {build.component: build.version for build in lock.builds}
-    for part in catalog.parts(recipe):
-        provider = part.provider
-        if part.built:
-            continue
-        if provider.wheel:
-            versions[part.component.name] = wheel_versions[
-                canonicalize_name(catalog.fill(provider.wheel, part.pin))
-            ]
-        else:
-            package = catalog.fill(provider.real, part.pin) or part.apt[0]
-            versions[part.component.name] = deb_versions[package]
-    return versions

@@ -9,15 +9,15 @@ from dataclasses import replace
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagebuilder import catalog
 from imagebuilder.bases.read import Base
+from imagebuilder.catalog import Selection
+from imagebuilder.debian import versions as debversion
 from imagebuilder.errors import ConflictError
-from imagebuilder.lockfile import LockFile
-from imagebuilder.recipe import Recipe
-from imagebuilder.resolve import archivepins, conflicts, debian, debversion
+from imagebuilder.host.site import Site
+from imagebuilder.lock.file import LockFile
+from imagebuilder.resolve import archivepins, conflicts, debian
 from imagebuilder.resolve.request import Request, request
 from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, solve
-from imagebuilder.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +25,22 @@ log = logging.getLogger(__name__)
 _STEPS = 30
 
 
-def newest_for_all(recipe: Recipe, file: LockFile, site: Site, bases: Mapping[str, Base]) -> dict[str, str]:
+def newest_for_all(
+    selection: Selection, file: LockFile, site: Site, bases: Mapping[str, Base]
+) -> dict[str, str]:
     """Find the newest value of each pin that every platform of a recipe has; see `newest_pins`."""
     found = [
-        newest_pins(recipe, debian.glibc(lock.installed), site, name, bases.get(name))
+        newest_pins(selection, debian.glibc(lock.installed), site, name, bases.get(name))
         for name, lock in zip(file.platforms, file.sections, strict=True)
     ]
     return {
         name: min((pins[name] for pins in found), key=lambda value: (Version(value), value))
-        for name in recipe.pins
+        for name in selection.recipe.pins
     }
 
 
 def newest_pins(
-    recipe: Recipe, glibc: str, site: Site, platform: str = "", base: Base | None = None
+    selection: Selection, glibc: str, site: Site, platform: str = "", base: Base | None = None
 ) -> dict[str, str]:
     """Find the newest value of each pin, written as precisely as the recipe writes it now.
 
@@ -46,7 +48,7 @@ def newest_pins(
     person's choice. Pins under `override:` stay, for somebody forced them.
 
     Args:
-        recipe: what to look for newer versions of.
+        selection: the recipe whose pins move, with its components.
         glibc: version of the base's C library, as in "2.41".
         site: where indexes and archives are.
         platform: one of the recipe's; its first without a name.
@@ -60,10 +62,11 @@ def newest_pins(
         FetchError: an index or an archive could not be asked.
 
     """
+    recipe = selection.recipe
     loose = {
         name: value if name in recipe.override else value.split(".")[0] for name, value in recipe.pins.items()
     }
-    wanted = request(recipe.model_copy(update={"pins": loose}), platform)
+    wanted = request(selection.with_pins(loose), platform)
     if base is not None:
         wanted = replace(wanted, distribution=base.system.distribution, suite=base.system.suite)
     target = Target(python=wanted.python, glibc=glibc, architecture=wanted.architecture, site=site)
@@ -90,7 +93,7 @@ def _newest_loaded(wanted: Request, target: Target) -> Solution:
     overrides = tuple(pins[name].requirement for name in wanted.overrides if name in pins)
     # uv decides on what it is told first: the newest torch with the CUDA that it loads is wanted, not the
     # newest CUDA with a torch that happens not to mind.
-    components = catalog.load()
+    components = wanted.selection.components
     ordered = sorted(pins.values(), key=lambda pin: not components[pin.pin].loads)
     question = Question(
         requirements=(
@@ -116,7 +119,7 @@ def _newest_loaded(wanted: Request, target: Target) -> Solution:
             limits.append(f"{loader.package}{'!=' if '+' in version else '<'}{version}")
     raise ConflictError(
         f"none of the {_STEPS} newest releases loads what is pinned beside it",
-        where=f"{wanted.recipe}: pins",
+        where=wanted.places.of("pins"),
         hint="pin a version by hand",
     )
 

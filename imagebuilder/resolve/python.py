@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder.errors import ConflictError, FetchError, Problem
-from imagebuilder.lock import Override, Wheel
-from imagebuilder.resolve import conflicts, wheelfile
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Override, Wheel
+from imagebuilder.resolve import closure, conflicts, ownwheels, wheelfile
 from imagebuilder.resolve.request import Request
 from imagebuilder.resolve.uv import File, Question, Solution, Target, UnsolvableError, files, solve
-from imagebuilder.site import Site
 
 _PARALLEL = 8
 
@@ -43,9 +43,9 @@ def resolve_wheels(
 
     """
     target = Target(python=request.python, glibc=glibc, architecture=request.architecture, site=site)
-    forced = conflicts.forced_pins(request)
+    forced = request.forced
     question = Question(
-        requirements=_requirements(request),
+        requirements=request.of_wheels,
         overrides=tuple(pin.requirement for pin in forced),
     )
     try:
@@ -117,12 +117,6 @@ def locate_wheels(
     return urls
 
 
-def _requirements(request: Request) -> tuple[str, ...]:
-    """List what the wheels have to fulfil: pins, what else is asked for, and what Debian packages hold."""
-    pins = (*request.wheel_pins, *(mirrored.wheel for mirrored in request.mirrored))
-    return (*(pin.requirement for pin in pins), *request.requirements)
-
-
 def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | None) -> dict[str, str]:
     """Name the versions that should stay: not those of what may move, nor what the recipe now rules out."""
     if upgrade is not None and not upgrade:
@@ -130,7 +124,7 @@ def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | No
     packages = {pin.pin: canonicalize_name(pin.package) for pin in request.wheel_pins}
     moving = {packages.get(name, canonicalize_name(name)) for name in upgrade or ()}
     kept = {wheel.name: wheel.version for wheel in keep if wheel.name not in moving}
-    for text in _requirements(request):
+    for text in request.of_wheels:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         if name in kept and not requirement.specifier.contains(kept[name], prereleases=True):
@@ -231,7 +225,7 @@ def _wheels(
     chosen: dict[str, File] = {}
     problems = []
     for name, version in sorted(solution.versions.items()):
-        candidates = offered.get(name, ())
+        candidates = ownwheels.first(offered.get(name, ()), target.site)
         # A file that was locked stays, even where a better one of the same version has appeared since.
         locked = next((file for file in candidates if file.sha256 in known), None)
         file = locked or wheelfile.best(candidates, target)
@@ -248,13 +242,15 @@ def _wheels(
             continue
         size = known[file.sha256].size if locked else file.size
         chosen[name] = File(name=file.name, url=file.url, sha256=file.sha256, size=size)
+    versions = {name: (solution.versions[name], file) for name, file in chosen.items()}
+    problems += ownwheels.displaced(request, versions, target.site)
     if problems:
         raise ConflictError.of(problems)
     session = target.site.session()
     with session, ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
         sizes = pool.map(lambda file: wheelfile.measure(file, session), chosen.values())
         measured = dict(zip(chosen, sizes, strict=True))
-    owners = _owners(request.owners, solution)
+    owners = closure.owners(solution.versions, request.components, solution.tree)
     return tuple(
         Wheel(
             name=name,
@@ -266,18 +262,3 @@ def _wheels(
         )
         for name, file in sorted(measured.items())
     )
-
-
-def _owners(direct: Iterable[tuple[str, str]], solution: Solution) -> dict[str, str]:
-    """Give each wheel to the component that brings it in: of several, to the one that brings in most.
-
-    So what torch shares with cuDNN, which torch brings in too, is torch's. The rest is Python's.
-    """
-    trees = {canonicalize_name(package): solution.tree(canonicalize_name(package)) for package, _ in direct}
-    owners = dict.fromkeys(solution.versions, "python")
-    components = {canonicalize_name(package): component for package, component in direct}
-    for package in sorted(trees, key=lambda name: (len(trees[name]), name)):
-        owners.update(dict.fromkeys(trees[package], components[package]))
-    # What a component asks for by name is its own, whoever else wants it too.
-    owners.update({name: component for name, component in components.items() if name in owners})
-    return owners

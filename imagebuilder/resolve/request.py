@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagebuilder import catalog, platforms
-from imagebuilder.recipe import Recipe
-from imagebuilder.resolve import debversion
+from imagebuilder import catalog
+from imagebuilder.catalog import Selection
+from imagebuilder.core import platforms
+from imagebuilder.debian import versions
+from imagebuilder.recipe import Places
 
 # What Debian's source archives are packed with, besides gzip, which is essential.
 _UNPACKERS = frozenset({"xz-utils", "bzip2"})
@@ -101,6 +104,7 @@ class Request:
         sections: sections of the archive besides those that every image uses, such as `non-free`.
         builds: what is compiled.
         mirrored: Debian packages of what pinned frameworks load from wheels.
+        selection: what this was made from, for messages and the catalog's facts.
 
     """
 
@@ -119,28 +123,53 @@ class Request:
     sections: tuple[str, ...] = ()
     builds: tuple[BuildRequest, ...] = ()
     mirrored: tuple[Mirrored, ...] = ()
+    selection: Selection = field(repr=False, compare=False)
 
-    def checksum(self, recipe: Recipe) -> str:
+    @property
+    def places(self) -> Places:
+        """Tell where the recipe's keys stand."""
+        return self.selection.places
+
+    def place_of(self, mirrored: Mirrored) -> str:
+        """Name the place of the key that asks for a Debian package of what is loaded from a wheel."""
+        if mirrored.place.startswith("pins."):
+            return self.places.of("pins", mirrored.wheel.pin)
+        return self.places.of_package(mirrored.package)
+
+    @property
+    def of_wheels(self) -> tuple[str, ...]:
+        """List what the wheels have to fulfil: pins, what is asked for, and what Debian packages hold."""
+        pins = (*self.wheel_pins, *(mirrored.wheel for mirrored in self.mirrored))
+        return (*(pin.requirement for pin in pins), *self.requirements)
+
+    @property
+    def forced(self) -> tuple[Pinned, ...]:
+        """List the pins to force, by the wheel that each stands for, whoever provides it."""
+        by_apt = (mirrored.wheel for mirrored in self.mirrored if mirrored.place.startswith("pins."))
+        return tuple(pin for pin in (*self.wheel_pins, *by_apt) if pin.pin in self.overrides)
+
+    @property
+    def components(self) -> dict[str, str]:
+        """Name the component of each wheel that one asks for by name."""
+        return {canonicalize_name(package): component for package, component in self.owners}
+
+    def checksum(self) -> str:
         """Hash what a lock was made from: the recipe and what the catalog made of it. Hex sha256."""
-        asked = dataclasses.asdict(self)
-        # What came later counts only where it is used: older locks hold.
+        asked = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        del asked["selection"]  # the recipe has a checksum of its own, and the catalog is in the other fields
+        # Fields that most recipes do not use count only where they are used.
         for key in ("sections", "builds", "mirrored"):
             if not asked[key]:
                 del asked[key]
-        text = json.dumps(asked, sort_keys=True)
-        return hashlib.sha256(f"{recipe.checksum()}\n{text}".encode()).hexdigest()
+        text = json.dumps(asked, sort_keys=True, default=dataclasses.asdict)
+        return hashlib.sha256(f"{self.selection.recipe.checksum()}\n{text}".encode()).hexdigest()
 
 
-def request(recipe: Recipe, platform: str = "") -> Request:
-    """Put recipe and catalog together, for one platform of the recipe's; without a name for its first.
-
-    Raises:
-        ConflictError: a component is needed and not pinned, or nobody provides it.
-
-    """
+def request(selection: Selection, platform: str = "") -> Request:
+    """Put recipe and catalog together, for one platform of the recipe's; without a name for its first."""
+    recipe, parts = selection.recipe, selection.parts
     wheel_pins, deb_pins, packages, requirements = [], [], set(recipe.apt), list(recipe.pip)
     owners: dict[str, str] = {}
-    parts = catalog.parts(recipe)
     for part in parts:
         name, provider, version = part.component.name, part.provider, part.pin
         if provider.wheel:
@@ -167,14 +196,15 @@ def request(recipe: Recipe, platform: str = "") -> Request:
         deb_pins=tuple(deb_pins),
         packages=tuple(sorted(packages)),
         sections=tuple(sorted({section for part in parts for section in part.provider.sections})),
-        builds=_builds(parts),
-        mirrored=tuple(_mirrored(recipe, parts)),
+        builds=_builds(selection),
+        mirrored=tuple(_mirrored(selection)),
+        selection=selection,
     )
 
 
-def _builds(parts: Sequence[catalog.Part]) -> tuple[BuildRequest, ...]:
+def _builds(selection: Selection) -> tuple[BuildRequest, ...]:
     """List what is compiled, each after those that it is compiled against."""
-    by_name = {part.component.name: part for part in parts}
+    parts, by_name = selection.parts, selection.by_name
     base = {package for part in parts if part.component.name == "python" for package in part.apt}
     # A compiler that is pinned compiles what is compiled; else the suite's own does.
     compiler = set(by_name["gcc"].apt) if "gcc" in by_name else {"gcc", "g++", "libc6-dev", "make"}
@@ -213,13 +243,12 @@ def _deb_pin(part: catalog.Part, package: str, pins: Mapping[str, str]) -> Pinne
     )
 
 
-def _mirrored(recipe: Recipe, parts: Sequence[catalog.Part]) -> Iterator[Mirrored]:
+def _mirrored(selection: Selection) -> Iterator[Mirrored]:
     """Find Debian packages, pinned or named with a version, of what a pinned framework loads from wheels."""
-    components = catalog.load()
+    recipe, components, chosen = selection.recipe, selection.components, selection.by_name
     loaded = {name for pin in recipe.pins if pin in components for name in components[pin].loads}
-    chosen = {part.component.name: part for part in parts}
     for name in sorted(loaded):
-        wheel = next(iter(catalog.wheels_of(name, recipe)), "")
+        wheel = next(iter(selection.wheels_of(name)), "")
         if not wheel:
             continue
         if name in chosen and chosen[name].provider.archive:
@@ -234,7 +263,7 @@ def _mirrored(recipe: Recipe, parts: Sequence[catalog.Part]) -> Iterator[Mirrore
             package, _, version = asked.partition("=")
             if version and any(catalog.names_package(pattern, package) for pattern in patterns):
                 yield Mirrored(
-                    wheel=Pinned(pin=name, value=debversion.upstream(version), package=wheel),
+                    wheel=Pinned(pin=name, value=versions.upstream(version), package=wheel),
                     package=package,
                     place=f"apt: {package}",
                 )

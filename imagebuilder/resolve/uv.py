@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 import uv
 from packaging.utils import canonicalize_name
 
-from imagebuilder import platforms, process
+from imagebuilder.core import platforms, process
 from imagebuilder.errors import FetchError, ImagebuilderError
-from imagebuilder.site import Site, redact
+from imagebuilder.host.site import Site, redact
 
 log = logging.getLogger(__name__)
 

@@ -9,20 +9,20 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import packaging.tags
 import urllib3
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from imagebuilder.core import wheeltags
 from imagebuilder.errors import FetchError
-from imagebuilder.hostconfig import local_path
+from imagebuilder.host.settings import local_path
+from imagebuilder.host.site import redact
+from imagebuilder.resolve.agreement import counts, environment
 from imagebuilder.resolve.uv import File, Target
-from imagebuilder.site import redact
 
 if TYPE_CHECKING:
     import requests
@@ -31,19 +31,22 @@ _CHUNK = 1 << 20
 _PARTIAL = 206
 # METADATA holds a project's whole description, at times; a megabyte is much.
 _LARGEST = 16 << 20
+# zipfile reads as much at once as the last record of a file says that its directory has.
+_MOST_AT_ONCE = 32 << 20
 _NUMBER = re.compile(r"[0-9]{1,18}")
 # What zipfile, its decompressors, packaging and HTTP raise for what is no wheel, or no longer there.
-_UNREADABLE = (
+UNREADABLE = (
     OSError, EOFError, LookupError, ValueError, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error,
     urllib3.exceptions.HTTPError,
 )  # fmt: skip
-# Names of manylinux from before PEP 600, and the C library that each stands for.
-_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 def best(files: Iterable[File], target: Target) -> File | None:
-    """Choose the file that pip would install: the most specific tag, then the highest build number."""
-    order = _tag_order(target.python, target.glibc, target.machine)
+    """Choose the file that pip would install: the most specific tag, then the highest build number.
+
+    Of two files of one name the first counts: a folder and an index may both have it.
+    """
+    order = wheeltags.order(target.python, target.glibc, target.machine)
     ranked = []
     for file in files:
         try:
@@ -53,14 +56,14 @@ def best(files: Iterable[File], target: Target) -> File | None:
         ranks = [order[str(tag)] for tag in tags if str(tag) in order]
         if ranks:
             ranked.append((min(ranks), [-(build[0] if build else 0)], file.name, file))
-    return min(ranked)[-1] if ranked else None
+    return min(ranked, key=lambda row: row[:3])[3] if ranked else None
 
 
 def measure(file: File, session: requests.Session) -> File:
     """Fill in what the index did not tell: size, and in rare cases the sha256.
 
     Raises:
-        FetchError: the file cannot be had.
+        FetchError: the file cannot be fetched.
 
     """
     if file.sha256 and file.size >= 0:
@@ -77,7 +80,7 @@ def measure(file: File, session: requests.Session) -> File:
         return _received(file, session)
     except (OSError, ValueError, urllib3.exceptions.HTTPError) as error:  # that of requests is one, too
         raise FetchError(
-            f"{file.name} cannot be had: {_in_words(error)}", hint="check the network and the index"
+            f"{file.name} cannot be fetched: {_in_words(error)}", hint="check the network and the index"
         ) from error
 
 
@@ -85,42 +88,43 @@ def requires(file: File, session: requests.Session) -> tuple[Requirement, ...]:
     """Read what a wheel itself requires (its Requires-Dist), without fetching all of it.
 
     Raises:
-        FetchError: the file cannot be had, or is not a wheel.
+        FetchError: the file cannot be fetched, or is not a wheel.
 
     """
     path = local_path(file.url)
     try:
         if path is not None:
-            text = _metadata_member(path)
+            text = metadata(path)
         else:
             # PEP 658: an index serves the metadata beside the file.
             served = _served(f"{file.url}.metadata", session)
-            text = _metadata_member(_RemoteFile(file.url, session)) if served is None else served
+            text = metadata(_RemoteFile(file.url, session)) if served is None else served
         return tuple(Metadata.from_email(text, validate=False).requires_dist or ())
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise FetchError(f"the metadata of {file.name} cannot be read: {_in_words(error)}") from error
+
+
+def metadata(source: Path | io.RawIOBase) -> bytes:
+    """Read the METADATA of a wheel's file; what it raises is in `UNREADABLE`."""
+    with zipfile.ZipFile(source) as archive:
+        for name in archive.namelist():
+            folder, _, last = name.partition("/")
+            if folder.endswith(".dist-info") and last == "METADATA":
+                if archive.getinfo(name).file_size > _LARGEST:
+                    raise ValueError("its METADATA is far too large")
+                return archive.read(name)
+    raise LookupError("there is no METADATA in it")
 
 
 def demands(requirements: Iterable[Requirement], name: str, target: Target) -> tuple[Requirement, ...]:
     """Choose the requirements on one package that count on the target, those of extras included."""
-    environment = {
-        "implementation_name": "cpython", "platform_python_implementation": "CPython", "os_name": "posix",
-        "sys_platform": "linux", "platform_system": "Linux", "platform_machine": target.machine,
-        "python_version": target.python, "python_full_version": f"{target.python}.0",
-        "implementation_version": f"{target.python}.0", "platform_release": "", "platform_version": "",
-    }  # fmt: skip
+    variables = environment(target.python, target.architecture)
     named = [item for item in requirements if canonicalize_name(item.name) == name]
 
-    def holds(item: Requirement, extra: str) -> bool:
-        try:
-            return item.marker is None or item.marker.evaluate({**environment, "extra": extra})
-        except ValueError:
-            return False  # a comparison that has no meaning, as of a version with a word
-
-    plain = tuple(item for item in named if holds(item, ""))
+    plain = tuple(item for item in named if counts(item, variables))
     if plain:
         return plain
-    return tuple(item for item in named if any(holds(item, extra) for extra in _extras(item)))
+    return tuple(item for item in named if any(counts(item, variables, extra) for extra in _extras(item)))
 
 
 def _extras(requirement: Requirement) -> list[str]:
@@ -128,25 +132,10 @@ def _extras(requirement: Requirement) -> list[str]:
     return words[1::2]
 
 
-@cache
-def _tag_order(python: str, glibc: str, machine: str) -> dict[str, int]:
-    major, minor = (int(part) for part in python.split("."))
-    platforms: list[str] = []
-    for level in range(int(glibc.split(".")[1]), 4, -1):
-        platforms.append(f"manylinux_2_{level}_{machine}")
-        if level in _LEGACY:
-            platforms.append(f"{_LEGACY[level]}_{machine}")
-    platforms.append(f"linux_{machine}")
-    interpreter = f"cp{major}{minor}"
-    tags = [
-        *packaging.tags.cpython_tags((major, minor), abis=[interpreter], platforms=platforms),
-        *packaging.tags.compatible_tags((major, minor), interpreter=interpreter, platforms=platforms),
-    ]
-    return {str(tag): rank for rank, tag in reversed(list(enumerate(tags)))}
-
-
 def _in_words(error: Exception) -> str:
-    from imagebuilder import http  # late: it loads requests, which commands that fetch nothing do not need
+    from imagebuilder.host import (
+        http,  # late: it loads requests, which commands that fetch nothing do not need
+    )
 
     return redact(http.in_words(error))
 
@@ -199,17 +188,6 @@ def _received(file: File, session: requests.Session) -> File:
     return File(name=file.name, url=file.url, sha256=digest.hexdigest(), size=size)
 
 
-def _metadata_member(source: Path | io.RawIOBase) -> bytes:
-    with zipfile.ZipFile(source) as archive:
-        for name in archive.namelist():
-            folder, _, last = name.partition("/")
-            if folder.endswith(".dist-info") and last == "METADATA":
-                if archive.getinfo(name).file_size > _LARGEST:
-                    raise ValueError("its METADATA is far too large")
-                return archive.read(name)
-    raise LookupError("there is no METADATA in it")
-
-
 class _RemoteFile(io.RawIOBase):
     """A file behind HTTP ranges, as far as reading one member of a zip needs it."""
 
@@ -235,6 +213,8 @@ class _RemoteFile(io.RawIOBase):
         end = self._size if size < 0 else min(self._size, self._position + size)
         if end <= self._position:
             return b""
+        if end - self._position > _MOST_AT_ONCE:
+            raise LookupError("its zip directory, or a file in it, is far too large")
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={self._position}-{end - 1}"}
         with self._session.get(self._url, headers=headers, stream=True) as answer:
             answer.raise_for_status()

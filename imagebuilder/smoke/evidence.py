@@ -15,6 +15,8 @@ from imagebuilder.smoke.report import CheckResult, Report
 
 
 class _Row(BaseModel):
+    """Lenient on purpose: other versions of imagebuilder write more keys, or whole numbers as floats."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 

@@ -5,28 +5,27 @@ from __future__ import annotations
 import json
 import math
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from imagebuilder import jsontext, textfile
+from imagebuilder.core import jsontext, textfile
+from imagebuilder.core.model import Strict
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError
-from imagebuilder.yamlfile import printable
 
 # That of sixteen nodes with everything that they said has two megabytes.
 _LIMIT = 32_000_000
 _MOST_VALUES = 500_000
+_Model = TypeVar("_Model", bound=BaseModel)
 Status = Literal["passed", "failed", "skipped"]
 Mode = Literal["cpu", "one-gpu-shared", "multi-gpu"]
 Seconds = Annotated[float, Field(ge=0, description="How long it took, in seconds.")]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Step(_Strict):
+class Step(Strict):
     """One command on one node: how it ended, and the last of what it said."""
 
     node: Annotated[str, Field(description="Where it ran.")]
@@ -39,7 +38,7 @@ class Step(_Strict):
     output: Annotated[str, Field(description="The end of standard output, then of standard error.")]
 
 
-class Finding(_Strict):
+class Finding(Strict):
     """One way in which a check failed, on which node, and what to do about it."""
 
     node: Annotated[str, Field(description="Empty where it is about all of them.")]
@@ -47,7 +46,7 @@ class Finding(_Strict):
     remedy: Annotated[str, Field(description="What to do about it.")]
 
 
-class CheckResult(_Strict):
+class CheckResult(Strict):
     """One check."""
 
     name: Annotated[str, Field(description="One word, as `--check` takes it.")]
@@ -59,14 +58,14 @@ class CheckResult(_Strict):
     summary: Annotated[str, Field(description="What was seen, where it passed.")] = ""
     reason: Annotated[str, Field(description="Why it was skipped.")] = ""
     findings: Annotated[tuple[Finding, ...], Field(description="Why it failed.")] = ()
-    evidence: Annotated[
-        dict[str, Any], Field(description="What was seen, for programs. What was no number is null.")
-    ] = {}
+    evidence: dict[str, Any] = Field(
+        default={}, description="What was seen, for programs. What was no number is null."
+    )
     steps: Annotated[tuple[Step, ...], Field(description="What was run, in order.")] = ()
     seconds: Seconds
 
 
-class Host(_Strict):
+class Host(Strict):
     """Where it ran, without naming it."""
 
     cores: int
@@ -76,7 +75,7 @@ class Host(_Strict):
     engine_version: str
 
 
-class Report(_Strict):
+class Report(Strict):
     """All that a smoke test found. `passed` follows from the checks; one that says otherwise is refused."""
 
     schema_version: Annotated[
@@ -109,7 +108,18 @@ class Report(_Strict):
         return self
 
 
-def verdict(checks: tuple[CheckResult, ...]) -> bool:
+class Judged(Protocol):
+    """What the verdict depends on of one check."""
+
+    @property
+    def required(self) -> bool: ...
+    @property
+    def exchanges(self) -> bool: ...
+    @property
+    def status(self) -> Status: ...
+
+
+def verdict(checks: Sequence[Judged]) -> bool:
     """Say whether checks make a proof: none failed, all required ones passed, and one was between nodes."""
     return (
         all(check.status != "failed" for check in checks)
@@ -142,6 +152,28 @@ def write(report: Report, path: Path) -> None:
     textfile.write(path, dumps(report))
 
 
+def read_bytes(path: Path) -> bytes:
+    """Read a report's file, one byte further than a report may be long.
+
+    Raises:
+        OSError: the file cannot be read.
+
+    """
+    with path.open("rb") as file:
+        return file.read(_LIMIT + 1)
+
+
+def parse(data: bytes, model: type[_Model]) -> _Model:
+    """Read a report within bounds, as far as a model describes it.
+
+    Raises:
+        ValueError: it is too large, not JSON, has a key twice, or does not fit the model (`ValidationError`).
+
+    """
+    jsontext.loads(data, limit=_LIMIT, most=_MOST_VALUES, unique=True)
+    return model.model_validate_json(data)
+
+
 def read(path: Path) -> Report:
     """Read a report.
 
@@ -151,10 +183,7 @@ def read(path: Path) -> Report:
     """
     hint = "run the smoke test again"
     try:
-        with path.open("rb") as file:
-            raw = file.read(_LIMIT + 1)
-        jsontext.loads(raw, limit=_LIMIT, most=_MOST_VALUES)
-        return Report.model_validate_json(raw)
+        return parse(read_bytes(path), Report)
     except OSError as error:
         raise InputError(f"the report cannot be read: {error.strerror}", where=str(path), hint=hint) from None
     except ValidationError as error:

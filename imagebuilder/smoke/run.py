@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import secrets
 import signal
@@ -17,62 +16,19 @@ from typing import Literal
 
 from imagebuilder import __version__
 from imagebuilder.errors import EnvironmentFault, InputError
-from imagebuilder.site import Site
+from imagebuilder.host.site import Site
+from imagebuilder.smoke import checks
 from imagebuilder.smoke import engine as engines
-from imagebuilder.smoke import local, runtime
-from imagebuilder.smoke.checks import (
-    clock,
-    collectives,
-    contents,
-    control,
-    disk,
-    environment,
-    failure,
-    limits,
-    link,
-    mpirun,
-    names,
-    nccl_tests,
-    pins,
-    rendezvous,
-    replicas,
-    scaling,
-    ssh,
-    toolchain,
-    training,
-    transport,
-)
-from imagebuilder.smoke.cluster import Cluster
-from imagebuilder.smoke.data import all_digits, digits
+from imagebuilder.smoke.data import all_digits, are_needed, digits
+from imagebuilder.smoke.nodes import containers as runtime
+from imagebuilder.smoke.nodes import processes
+from imagebuilder.smoke.nodes.cluster import Cluster
 from imagebuilder.smoke.report import CheckResult, Finding, Host, Mode, Report, verdict
 from imagebuilder.smoke.session import Check, CheckFailed, Session
 from imagebuilder.smoke.target import Options, Target
 from imagebuilder.store import Store
 
-log = logging.getLogger(__name__)
-
-CHECKS: tuple[Check, ...] = (
-    contents.CHECK,
-    disk.CHECK,
-    pins.CHECK,
-    link.CHECK,
-    toolchain.CHECK,
-    limits.CHECK,
-    clock.CHECK,
-    names.CHECK,
-    ssh.CHECK,
-    environment.CHECK,
-    mpirun.CHECK,
-    rendezvous.CHECK,
-    collectives.CHECK,
-    transport.CHECK,
-    nccl_tests.CHECK,
-    training.CHECK,
-    replicas.CHECK,
-    control.CHECK,
-    failure.CHECK,
-    scaling.CHECK,
-)
+CHECKS: tuple[Check, ...] = checks.load()
 
 Started = Callable[[Cluster], None]
 Begun = Callable[[Check], None]
@@ -194,13 +150,11 @@ def choose_mode(options: Options, found: tuple[str, ...], where: str) -> tuple[M
 
 def _digits_needed(target: Target, options: Options) -> tuple[bool, ...]:
     """Tell which digits a run needs: the few, all of them, or both."""
-    asked = {check.name for check in CHECKS if not options.only or check.name in options.only}
-    if not target.pin("torch"):
+    if not are_needed(dict(target.pins)):
         return ()
-    few = bool(asked & {training.CHECK.name, control.CHECK.name})
-    scaled = options.scaling.asked and scaling.CHECK.name in asked and options.scaling.workload == "digits"
-    full = scaled and options.scaling.full
-    return (*((False,) if few or (scaled and not full) else ()), *((True,) if full else ()))
+    asked = [check for check in CHECKS if not options.only or check.name in options.only]
+    amounts = {check.digits(options) for check in asked}
+    return tuple(amount == "all" for amount in ("few", "all") if amount in amounts)
 
 
 def _in_containers(
@@ -227,19 +181,19 @@ def _in_containers(
 def _on_this_host(
     target: Target, options: Options, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
-    found = local.gpus() if options.mode != "cpu" else ()
+    found = processes.gpus() if options.mode != "cpu" else ()
     mode, reason = choose_mode(options, found, "this host")
     host = Host(
         cores=os.cpu_count() or 1,
-        memory_bytes=local.memory_bytes(),
+        memory_bytes=processes.memory_bytes(),
         gpus=found if mode != "cpu" else (),
         engine="none",
         engine_version="",
     )
     place = _Place(runtime="process", mode=mode, mode_reason=reason, host=host)
-    with local.start(options, mode) as cluster:
+    with processes.start(options, mode) as cluster:
         watch.started(cluster)
-        session = Session(cluster, target, options, mode, local.environment(), fetch)
+        session = Session(cluster, target, options, mode, processes.environment(), fetch)
         return place, _all_checks(session, watch)
 
 
@@ -273,7 +227,7 @@ def _one_check(check: Check, session: Session) -> CheckResult:
         name=check.name,
         title=check.title,
         criterion=check.criterion,
-        required=check.required(session),
+        required=check.is_required(session),
         exchanges=check.exchanges,
         status="skipped" if reason else "failed" if findings else "passed",
         summary=summary,
@@ -294,8 +248,8 @@ def _not_running(check: Check, session: Session) -> str:
 
 
 def _caveats(target: Target, mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
-    torch_ran = any(result.name == "collectives" and result.status != "skipped" for result in results)
-    return (*((_CAVEATS[mode],) if torch_ran else ()), *((_BAKED,) if target.baked_keys else ()))
+    computed = any(result.name == "collectives" and result.status != "skipped" for result in results)
+    return (*((_CAVEATS[mode],) if computed else ()), *((_BAKED,) if target.baked_keys else ()))
 
 
 @contextlib.contextmanager

@@ -9,17 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from imagebuilder import catalog
+from imagebuilder.catalog import Framework, Launcher
 from imagebuilder.errors import ImagebuilderError
 from imagebuilder.smoke.blame import blame, ended
-from imagebuilder.smoke.cluster import Cluster, Command, Layout, Node, Outcome, Place, run_together
+from imagebuilder.smoke.nodes.cluster import Cluster, Command, Layout, Node, Outcome, Place, run_together
 from imagebuilder.smoke.report import Finding, Mode, Step
-from imagebuilder.smoke.target import Options, Target
+from imagebuilder.smoke.target import Options, Promise, Target
 
 # Payload scripts print one such line a rank; see payload/common.py.
 MARKER = "@imagebuilder-smoke "
 _SHOWN = 4000
+
+Digits = Literal["none", "few", "all"]
 
 
 class CheckFailed(ImagebuilderError):
@@ -56,22 +60,32 @@ class Check:
 
     Attributes:
         name: one word, for tables and `Options.only`.
+        order: checks with a lower number run earlier; the shipped ones leave gaps of ten for others.
         title: what is run.
         criterion: what exactly has to hold.
         run: asks; returns what it saw, or raises `CheckFailed`.
         skip: a reason why it cannot be asked here, or nothing.
-        required: whether the image is unproven without it.
+        required: whether an image that promises this is unproven without it.
+        asked: whether this run is unproven without it all the same.
         exchanges: a pass means that the nodes computed something together.
+        digits: which handwritten digits it trains on: none, a few thousand, or all of them.
 
     """
 
     name: str
+    order: int
     title: str
     criterion: str
     run: Callable[[Session], Passed]
     skip: Callable[[Session], str] = lambda _session: ""
-    required: Callable[[Session], bool] = lambda _session: True
+    required: Callable[[Promise], bool] = lambda _promise: True
+    asked: Callable[[Session], bool] = lambda _session: False
     exchanges: bool = False
+    digits: Callable[[Options], Digits] = lambda _options: "none"
+
+    def is_required(self, session: Session) -> bool:
+        """Tell whether a run proves nothing without a pass of this check."""
+        return self.required(session.promise) or self.asked(session)
 
 
 class Session:
@@ -123,14 +137,56 @@ class Session:
 
     @cached_property
     def facts(self) -> Mapping[str, Any]:
-        """What the first node has: `torch`, `mpi4py`, `mpirun`; empty where its Python does not start."""
+        """What the first node has: `torch`, `mpi4py`, `mpirun`; empty where its Python does not start.
+
+        A framework is there by its module's name.
+        """
         outcome = self.run(0, self.script("facts.py"), timeout=60)
         found = self.said(outcome)
         return found[0] if outcome.ok and found else {}
 
     @property
-    def has_torch(self) -> bool:
-        return bool(self.facts.get("torch"))
+    def promise(self) -> Promise:
+        """What the image has to show in this run."""
+        return Promise(runtime=self.cluster.kind, mode=self.mode, pins=dict(self.target.pins))
+
+    def installed(self, check: str) -> Framework | None:
+        """Choose a framework that a check runs with: the first that the image's Python has."""
+        found = (each for each in catalog.frameworks(check).values() if self.facts.get(each.module))
+        return next(found, None)
+
+    def framework(self, check: str) -> Framework | None:
+        """Choose a framework that a check runs with: one that is pinned, else one that is there.
+
+        What is promised is checked even where it is not there: the check then fails.
+        """
+        there = self.installed(check)
+        pinned = (each for name, each in catalog.frameworks(check).items() if self.target.pin(name))
+        return next(pinned, there)
+
+    def payload(self, check: str) -> str:
+        """Name the script that a check runs with the image's framework.
+
+        Raises:
+            CheckFailed: the image has no framework.
+
+        """
+        framework = self.framework(check)
+        if framework is None:
+            raise CheckFailed("the image has no framework to run this with")
+        return framework.payloads[check]
+
+    def launcher(self, check: str) -> Launcher:
+        """Give the launcher that a check starts ranks with.
+
+        Raises:
+            CheckFailed: the image's framework has no launcher.
+
+        """
+        framework = self.framework(check)
+        if framework is None or framework.launcher is None:
+            raise CheckFailed("the image has no framework with a launcher")
+        return framework.launcher
 
     def script(self, name: str, *arguments: str | int) -> tuple[str, ...]:
         """Make the command that runs a payload script, with this run's nonce."""
@@ -185,22 +241,24 @@ class Session:
         places = ",".join(f"{host}:{slots}" for host in hosts)
         return ("mpirun", "-np", str(len(hosts) * slots), "--host", places, *argv)
 
-    def torchrun(self, place: str, name: str, *arguments: str) -> Callable[[int], tuple[str, ...]]:
-        """Make the command, by the node's index, of an agent; agents meet at a place and run a script."""
-        options = (
-            f"--nnodes={self.nnodes}",
-            f"--nproc-per-node={self.layout.nproc_per_node}",
-            "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={place}",
-            # This run's: agents of another job at the same place are refused.
-            f"--rdzv-id={self.nonce}",
-            "--max-restarts=0",
-        )
+    def agents(self, check: str, place: str, *arguments: str) -> Callable[[int], tuple[str, ...]]:
+        """Make the command, by the node's index, of a launcher.
+
+        The launchers of all nodes meet at a place, and run the check's script.
+        """
+        launcher, name = self.launcher(check), self.payload(check)
+        values = {
+            "nodes": self.nnodes,
+            "ranks": self.layout.nproc_per_node,
+            "place": place,
+            "job": self.nonce,
+        }
+        options = tuple(option.format_map(values) for option in launcher.options)
 
         def argv(index: int) -> tuple[str, ...]:
             script = self.script(name, "--device", self.device, "--peer", self.peer(index), *arguments)
-            # Without the interpreter in front: torchrun starts its own.
-            return (*self.cluster.torchrun, *options, *script[len(self.cluster.python) :])
+            # Without the interpreter in front: a launcher starts its own.
+            return (*self.cluster.launcher(launcher), *options, *script[len(self.cluster.python) :])
 
         return argv
 

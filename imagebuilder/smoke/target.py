@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Any, Literal, get_args
 
 from imagebuilder import catalog
+from imagebuilder.core import labels as label_names
 from imagebuilder.errors import InputError
 
 ModeChoice = Literal["auto", "cpu", "one-gpu-shared", "multi-gpu"]
@@ -16,14 +17,10 @@ RuntimeChoice = Literal["auto", "docker", "podman", "process"]
 TransportChoice = Literal["any", "socket", "ib", "ofi"]
 Workload = Literal["digits", "resnet"]
 
-PIN_LABEL = "org.imagebuilder.pin."
-LOCK_LABEL = "org.imagebuilder.lock"
-PORT_LABEL = "org.imagebuilder.ssh.port"
-USER_LABEL = "org.imagebuilder.ssh.user"
-KEYS_LABEL = "org.imagebuilder.ssh.keys"
-TITLE_LABEL = "org.opencontainers.image.title"
 
 GIB = 1 << 30
+# Components that bring an `mpirun`.
+_MPI = ("openmpi", "mpich")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +56,37 @@ class Target:
     @property
     def mpi(self) -> str:
         """Name the component that the image's `mpirun` is of; empty where none is pinned."""
-        return next((name for name in ("openmpi", "mpich") if self.pin(name)), "")
+        return next((name for name in _MPI if self.pin(name)), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What an image promises by its pins, and where it is tested: which checks have to pass follows from it.
+
+    Attributes:
+        runtime: what runs the nodes: `docker`, `podman` or `process`.
+        mode: what carries the tensors.
+        pins: component and version.
+
+    """
+
+    runtime: str
+    mode: str
+    pins: Mapping[str, str]
+
+    @property
+    def contained(self) -> bool:
+        """Whether each node is a container, with a name, an sshd and files of its own."""
+        return self.runtime != "process"
+
+    @property
+    def mpi(self) -> bool:
+        """Whether `mpirun` has to reach the other nodes."""
+        return self.contained and any(name in self.pins for name in _MPI)
+
+    def framework(self, check: str) -> bool:
+        """Tell whether a framework is pinned that a check runs with."""
+        return any(name in self.pins for name in catalog.frameworks(check))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +186,14 @@ def from_labels(reference: str, labels: Mapping[str, str], *, digest: str = "", 
         InputError: it lacks them, or one is damaged.
 
     """
-    pins = {key.removeprefix(PIN_LABEL): value for key, value in labels.items() if key.startswith(PIN_LABEL)}
-    lacking = [label for label in (LOCK_LABEL, PORT_LABEL, USER_LABEL) if not labels.get(label)]
+    pins = label_names.pins(labels)
+    lacking = [
+        label
+        for label in (label_names.LOCK, label_names.SSH_PORT, label_names.SSH_USER)
+        if not labels.get(label)
+    ]
     if not pins:
-        lacking.append(f"{PIN_LABEL}<component>")
+        lacking.append(f"{label_names.PIN}<component>")
     if lacking:
         raise InputError(
             f"the image says nothing about itself: it lacks the label{'s' if lacking[1:] else ''} "
@@ -170,19 +201,19 @@ def from_labels(reference: str, labels: Mapping[str, str], *, digest: str = "", 
             where=reference,
             hint="test an image that `imagebuilder build` made, or add the labels where yours is made",
         )
-    port = labels[PORT_LABEL]
+    port = labels[label_names.SSH_PORT]
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-        raise InputError(f"its label `{PORT_LABEL}` is `{port}`, which is no port", where=reference)
+        raise InputError(f"its label `{label_names.SSH_PORT}` is `{port}`, which is no port", where=reference)
     return Target(
         reference=reference,
         digest=digest,
         config=config,
-        recipe=labels.get(TITLE_LABEL, ""),
-        lock=labels[LOCK_LABEL],
+        recipe=labels.get(label_names.TITLE, ""),
+        lock=labels[label_names.LOCK],
         pins=tuple(sorted(pins.items())),
         ssh_port=int(port),
-        ssh_user=labels[USER_LABEL],
-        baked_keys=labels.get(KEYS_LABEL) == "baked",
+        ssh_user=labels[label_names.SSH_USER],
+        baked_keys=labels.get(label_names.SSH_KEYS) == "baked",
     )
 
 
@@ -190,7 +221,7 @@ def from_environment() -> Target:
     """Take this Python's own packages for the target: what is installed must be what gets loaded.
 
     Raises:
-        InputError: torch is not installed here, so there is nothing to test.
+        InputError: no framework is installed here, so there is nothing to test.
 
     """
     installed = {}
@@ -202,9 +233,11 @@ def from_environment() -> Target:
             if found:
                 installed[name] = found
                 break
-    if "torch" not in installed:
+    frameworks = catalog.frameworks()
+    if not frameworks.keys() & installed.keys():
         raise InputError(
-            "torch is not installed in this Python, so there is nothing to test without containers",
+            f"{' or '.join(frameworks)} is not installed in this Python, so there is nothing to test without "
+            "containers",
             hint="pip install 'imagebuilder[process]', or run this inside the image",
         )
     return Target(

@@ -1,4 +1,4 @@
-"""Files as the store keeps them: written whole or not at all, linked where that can be, locked."""
+"""Files of the store: written completely or not at all, hard-linked if possible, and locked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from imagebuilder.errors import StoreError
 log = logging.getLogger(__name__)
 
 _HINTS = {
-    errno.ENOSPC: "free some space, or run: imagebuilder cache prune",
-    errno.EDQUOT: "your quota is used up; run: imagebuilder cache prune",
+    errno.ENOSPC: "free some space, or run: imagebuilder cache prune --keep 20GB",
+    errno.EDQUOT: "your quota is used up; run: imagebuilder cache prune --keep 20GB",
     errno.EACCES: "give yourself write permission, or set IMAGEBUILDER_STORE to a folder of your own",
     errno.EPERM: "give yourself write permission, or set IMAGEBUILDER_STORE to a folder of your own",
     errno.EROFS: "the file system is read-only; set IMAGEBUILDER_STORE to another folder",
@@ -29,27 +30,27 @@ _HINTS = {
 
 
 class DamagedDownloadError(StoreError):
-    """A download that is no longer what its name says; a build removes it, and fetches it again.
+    """The content of a download no longer matches its name; a build removes it and downloads it again.
 
-    `name` is what people call it; `sha256` what it was, in hex: its name in the store.
+    `name` is its name for people; `sha256`, in hex, is its name in the store.
     """
 
     def __init__(self, name: str, sha256: str, found: str) -> None:
         super().__init__(
             f"is not the locked file: its sha256 is {found}, and not {sha256}",
             where=name,
-            hint="run: imagebuilder cache verify --remove",
+            hint="run: imagebuilder cache verify --fix",
         )
         self.name, self.sha256 = name, sha256
 
 
 @contextlib.contextmanager
 def explained(path: Path, done: str = "written") -> Iterator[None]:
-    """Turn what the file system refuses into a StoreError that says what to do.
+    """Turn an error of the file system into a StoreError that says what to do.
 
     Args:
-        path: what is touched.
-        done: what was to be done with it, as a participle.
+        path: the file or folder.
+        done: the failed operation as a participle, such as `written`.
 
     Raises:
         StoreError: with the path, and a hint for full disks, quotas and permissions.
@@ -68,15 +69,15 @@ def explained(path: Path, done: str = "written") -> Iterator[None]:
 
 
 def check_bytes(path: Path, sha256: str, name: str) -> None:
-    """Read a download through, for the disk may have rotted since its bytes were checked.
+    """Check the hash of a download again, because the disk may have corrupted it.
 
     Args:
         path: the file.
-        sha256: what it has to be, in hex.
-        name: what messages call it.
+        sha256: the expected hash, in hex.
+        name: its name in messages.
 
     Raises:
-        DamagedDownloadError: it is something else by now.
+        DamagedDownloadError: its content has changed.
         StoreError: it cannot be read.
 
     """
@@ -87,7 +88,7 @@ def check_bytes(path: Path, sha256: str, name: str) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second place: a hard link, or a copy where links cannot be.
+    """Put a file in a second place: as a hard link, or as a copy if links are not possible.
 
     Raises:
         OSError: neither can be written.
@@ -96,14 +97,14 @@ def link_or_copy(source: Path, target: Path) -> None:
     try:
         target.hardlink_to(source)
     except OSError as error:
-        # Another file system, one without hard links, too many links, or links that the kernel protects.
+        # Another file system, no support for hard links, too many links, or links that the kernel forbids.
         if error.errno not in {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP}:
             raise
         shutil.copyfile(source, target)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file or folder, folders without write permission included; what cannot go is logged."""
+    """Remove a file or folder, even without write permission; log what cannot be removed."""
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
             path.unlink()
@@ -119,7 +120,7 @@ def remove_tree(path: Path) -> None:
 
 
 def is_read_only(path: Path) -> bool:
-    """Tell whether a file system may only be read."""
+    """Return whether a file system is read-only."""
     try:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except OSError:
@@ -127,13 +128,13 @@ def is_read_only(path: Path) -> bool:
 
 
 def folder(path: Path) -> Path:
-    """Make a folder where there is none, and give it back."""
+    """Return a folder, and make it if it does not exist."""
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def is_file(path: Path, size: int | None) -> bool:
-    """Tell whether a file is there, with the size in bytes that is known of it; None knows none."""
+    """Return whether a file exists and has this size in bytes; None accepts any size."""
     try:
         status = path.stat()
     except OSError:
@@ -142,7 +143,7 @@ def is_file(path: Path, size: int | None) -> bool:
 
 
 def holds(path: Path, data: bytes) -> bool:
-    """Tell whether a file has this content."""
+    """Return whether a file has this content."""
     try:
         return path.read_bytes() == data
     except OSError:
@@ -150,7 +151,7 @@ def holds(path: Path, data: bytes) -> bool:
 
 
 def touch(path: Path) -> bool:
-    """Note the time of use, by which `cache prune` chooses; a store that is only readable works too."""
+    """Set the time of use, by which `cache prune` chooses; does nothing in a read-only store."""
     with contextlib.suppress(OSError):
         os.utime(path)
     return True
@@ -158,7 +159,7 @@ def touch(path: Path) -> bool:
 
 @contextlib.contextmanager
 def flock(path: Path, kind: int) -> Iterator[Any]:
-    """Hold a lock between processes and threads; the kernel frees it when its holder dies."""
+    """Hold a lock between processes and threads; the kernel releases it when its holder dies."""
     with explained(path):
         folder(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -168,3 +169,19 @@ def flock(path: Path, kind: int) -> Iterator[Any]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def open_part(part: Path) -> Iterator[BufferedRandom]:
+    """Open a partial download, or a new file, to read it and to append to it.
+
+    Raises:
+        StoreError: it cannot be opened, or is a symlink.
+
+    """
+    with explained(part):
+        # A symlink here can only be an attack: it would redirect our write to another file.
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        file = os.fdopen(descriptor, "r+b")
+    with file:
+        yield file

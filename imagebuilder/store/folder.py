@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from imagebuilder.core.documents import digest_of
 from imagebuilder.errors import StoreError
 from imagebuilder.store import files
 from imagebuilder.store.files import explained, link_or_copy, remove_tree
@@ -61,8 +63,6 @@ class BlobWriter:
         digest = self.digest
         place = self._store.blob(digest)
         with explained(place):
-            # Read-only, because exported image folders share these files as hard links.
-            os.fchmod(self._descriptor, 0o444)
             place.parent.mkdir(parents=True, exist_ok=True)
             # Over an older one too: if that was torn by a power cut, this mends it.
             self._path.rename(place)
@@ -128,7 +128,7 @@ class Store:
             return
         with self.work() as folder, explained(place):
             link_or_copy(source, folder / "blob")
-            (folder / "blob").chmod(0o444)
+            (folder / "blob").chmod(source.stat().st_mode & 0o444)
             files.folder(place.parent)
             (folder / "blob").rename(place)
 
@@ -137,16 +137,19 @@ class Store:
         """Open a new blob; left without `commit`, nothing remains of it."""
         with self.in_use():
             with explained(self.root):
-                descriptor, name = tempfile.mkstemp(dir=files.folder(self.root / "work"), prefix="blob-")
+                path = files.folder(self.root / "work") / f"blob-{secrets.token_hex(8)}"
+                # Read-only, because exported image folders share these files as hard links; who may read them
+                # is for the umask to say.
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
             try:
-                yield BlobWriter(self, descriptor, Path(name))
+                yield BlobWriter(self, descriptor, path)
             finally:
                 os.close(descriptor)
-                Path(name).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     def put_bytes(self, data: bytes) -> tuple[str, int]:
         """Store a small blob: its digest and size. Nothing is written when it is there."""
-        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        digest = digest_of(data)
         if self.has_blob(digest, len(data)):
             return digest, len(data)
         with self.writer() as writer:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from imagebuilder import platforms
+from imagebuilder.core import platforms
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Size = Annotated[int, Field(ge=0)]
@@ -44,7 +44,7 @@ class ImageRecord:
         tag: its own; the first of `tags`.
         lock: the lock's checksum, hex sha256.
         layers: the lowest first.
-        tags: to push it under, as the recipe said when it was built; empty in records of older versions.
+        tags: to push it under, as the recipe said when it was built.
         platform: that it is for, as in `linux/arm64`.
         siblings: all platforms of its recipe.
 
@@ -57,7 +57,7 @@ class ImageRecord:
     tag: str
     lock: str
     layers: tuple[ImageLayer, ...]
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...]
     platform: str = platforms.DEFAULT
     siblings: tuple[str, ...] = (platforms.DEFAULT,)
 

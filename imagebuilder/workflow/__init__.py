@@ -5,39 +5,44 @@ from __future__ import annotations
 from imagebuilder.workflow.images import (
     Last,
     built_image,
-    is_recipe,
     join_images,
     labels,
     last_image,
     last_images,
     require_in_step,
 )
-from imagebuilder.workflow.locking import lock_changes, lock_notes, update_lock, update_pins
-from imagebuilder.workflow.plans_of import (
+from imagebuilder.workflow.locking import LockUpdate, lock_changes, update_lock, update_pins
+from imagebuilder.workflow.named import Named, named
+from imagebuilder.workflow.plans import (
+    LockedRecipe,
     check_recipe,
     read_locks,
     read_plan,
     read_plans,
     read_recipe,
+    read_request,
     require_platform,
 )
 from imagebuilder.workflow.sides import side
 
 __all__ = [
     "Last",
+    "LockUpdate",
+    "LockedRecipe",
+    "Named",
     "built_image",
     "check_recipe",
-    "is_recipe",
     "join_images",
     "labels",
     "last_image",
     "last_images",
     "lock_changes",
-    "lock_notes",
+    "named",
     "read_locks",
     "read_plan",
     "read_plans",
     "read_recipe",
+    "read_request",
     "require_in_step",
     "require_platform",
     "side",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from imagebuilder import catalog, oci, platforms
+from imagebuilder import catalog
 from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
+from imagebuilder.core import platforms
 from imagebuilder.errors import LockError, StoreError
+from imagebuilder.image import oci
+from imagebuilder.lock.model import Lock
+from imagebuilder.plan import Plan
 from imagebuilder.store import ImageRecord, IndexRecord, Store
-from imagebuilder.workflow.plans_of import read_locks, read_plans, require_platform
+from imagebuilder.workflow.named import named
+from imagebuilder.workflow.plans import LockedRecipe, read_plans, require_platform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,10 @@ class Last:
     def is_part(self) -> bool:
         """Whether this is one image out of several platforms'."""
         return self.index is None and len(self.known) > 1
+
+    def of(self, platforms: Collection[str]) -> tuple[ImageRecord, ...]:
+        """Pick the images for these platforms."""
+        return tuple(image for image in self.images if image.platform in platforms)
 
     @property
     def platforms(self) -> tuple[str, ...]:
@@ -58,22 +66,38 @@ def built_image(target: str, store: Store, platform: str = "") -> ImageRecord | 
         LockError: the recipe changed since its image was built, or it was never built.
 
     """
-    found = last_images(target, store, platform or None)
-    if found is None:
+    image = last_image(target, store, platform)
+    if image is not None:
+        require_in_step(target, store, image.platform)
+    return image
+
+
+def last_image(target: str, store: Store, platform: str = "") -> ImageRecord | None:
+    """Find the last image for one platform, chosen as by `built_image`, whatever the recipe says by now.
+
+    Raises:
+        InputError: it is not for that platform.
+        LockError: a recipe's image was never built.
+
+    """
+    there = _there(target, store)
+    if there is None:
         return None
-    wanted = platform or _preferred(found.platforms)
-    require_in_step(target, store, wanted)
-    return next(image for image in found.images if image.platform == wanted)
+    require_platform(platform, there.known, target)
+    found = there.of((platform,) if platform else there.known)
+    if not found:
+        raise _not_built(target, there, (platform,) if platform else there.known)
+    wanted = platform or _preferred([image.platform for image in found])
+    return next(image for image in found if image.platform == wanted)
 
 
-def last_images(target: str, store: Store, platform: str | None = "") -> Last | None:
+def last_images(target: str, store: Store, platform: str = "") -> Last | None:
     """Find the last images that were built of a recipe or a name, whatever the recipe says by now.
 
     Args:
         target: a recipe's path, or an image's name.
         store: to look in.
-        platform: "" wants those of all platforms of the recipe, None is content with any of them; a name
-            wants this one and no other.
+        platform: the only one to find; without it all platforms of the recipe have to be there, and joined.
 
     Returns:
         The images; None where the target is neither a recipe nor an image's name.
@@ -83,36 +107,44 @@ def last_images(target: str, store: Store, platform: str | None = "") -> Last | 
         LockError: a recipe's image was never built.
 
     """
-    if not is_recipe(target):
-        images = store.images(target) if recipes.is_name(target) else ()
-        if not images:
-            return None
-        # Each build forgets the images for platforms that its recipe no longer has.
-        index, wanted = store.index(target), tuple(dict.fromkeys(p for i in images for p in i.siblings))
-    else:
-        recipe = recipes.load(Path(target), catalog.names())
-        images, index, wanted = store.images(recipe.name), store.index(recipe.name), recipe.platforms
-    require_platform(platform or "", wanted, target)
-    asked = (platform,) if platform else tuple(wanted)
-    found = tuple(image for image in images if image.platform in asked)
-    lacking = [name for name in asked if name not in {image.platform for image in found}]
-    if lacking and not (platform is None and found):
-        what = "its image was not built yet"
-        if len(wanted) > 1:
-            what = f"its image for {' and '.join(lacking)} was not built yet"
-        raise LockError(what, where=target, hint=f"run: imagebuilder build {target}")
-    joined = index if index is not None and index.images == found else None
-    if len(found) > 1 and joined is None and platform == "":
+    there = _there(target, store)
+    if there is None:
+        return None
+    require_platform(platform, there.known, target)
+    asked = (platform,) if platform else there.known
+    found = there.of(asked)
+    built = {image.platform for image in found}
+    if lacking := [name for name in asked if name not in built]:
+        raise _not_built(target, there, lacking)
+    if len(found) == 1:
+        return replace(there, images=found, index=None)
+    if there.index is None or there.index.images != found:
         raise LockError(
             "its images are not joined yet", where=target, hint=f"run: imagebuilder build {target}"
         )
-    return Last(images=found, index=joined if len(found) > 1 else None, known=tuple(sorted(wanted)))
+    return replace(there, images=found)
 
 
-def last_image(target: str, store: Store) -> ImageRecord | None:
-    """Find the last image of a target for a single platform; see `last_images`."""
-    found = last_images(target, store, None)
-    return found.images[0] if found else None
+def _there(target: str, store: Store) -> Last | None:
+    """Find all that the store has of a recipe or a name; None where the target is neither."""
+    word = named(target)
+    if word.is_recipe:
+        recipe = recipes.load(word.path, catalog.names())
+        name, images, known = recipe.name, store.images(recipe.name), recipe.platforms
+    else:
+        # Each build forgets the images for platforms that its recipe no longer has.
+        name, images = target, word.images(store)
+        known = tuple(platform for image in images for platform in image.siblings)
+    if not known:
+        return None
+    return Last(images=images, index=store.index(name), known=tuple(sorted(set(known))))
+
+
+def _not_built(target: str, there: Last, lacking: Collection[str]) -> LockError:
+    what = "its image was not built yet"
+    if len(there.known) > 1:
+        what = f"its image for {' and '.join(lacking)} was not built yet"
+    return LockError(what, where=target, hint=f"run: imagebuilder build {target}")
 
 
 def require_in_step(target: str, store: Store, platform: str = "") -> None:
@@ -122,46 +154,45 @@ def require_in_step(target: str, store: Store, platform: str = "") -> None:
         LockError: the lock is out of step with the recipe, or an image with either.
 
     """
-    if not is_recipe(target):
+    word = named(target)
+    if not word.is_recipe:
         return
-    for lock, plan in read_plans(Path(target), platform):
+    _require_in_step(target, read_plans(word.path, platform), store)
+
+
+def _require_in_step(target: str, wanted: Iterable[tuple[Lock, Plan]], store: Store) -> None:
+    for lock, plan in wanted:
         image = next((i for i in store.images(plan.name) if i.platform == plan.platform), None)
         reason = ""
         if image is None:
             reason = "its image was not built yet"
         elif image.lock != lock.checksum:
             reason = "the image in the store was built from another state of the lock"
-        elif image.tags != plan.tags or not oci.is_image_of(
-            plans.as_made(plan, labels(image, store)), image, store
-        ):
+        elif image.tags != plan.tags or not oci.is_image_of(plan, image, store):
             reason = "the image in the store was built from another state of the recipe"
         if reason:
             raise LockError(reason, where=target, hint=f"run: imagebuilder build {target}")
 
 
-def join_images(path: Path, store: Store) -> IndexRecord | None:
-    """Join the images of a recipe, once the store has all of them as recipe and lock say now.
+def join_images(locked: LockedRecipe, store: Store) -> IndexRecord | None:
+    """Join the images of a recipe, once the store has all of them as recipe and lock say.
 
     Returns:
         The index; None for a recipe of a single platform, and while an image is missing or out of step.
 
     """
-    recipe, file = read_locks(path)
+    recipe = locked.selection.recipe
     several = len(recipe.platforms) > 1
     store.forget_images(recipe.name, recipe.platforms, index=several)
     if not several:
         return None
     try:
-        require_in_step(str(path), store)
+        _require_in_step(str(locked.path), locked.plans(), store)
     except LockError:
         return None
+    tags = plans.index_tags(locked.selection, locked.file)
     images = [image for image in store.images(recipe.name) if image.platform in recipe.platforms]
-    return oci.join(images, plans.index_tags(recipe, file), file.checksum, store)
-
-
-def is_recipe(target: str) -> bool:
-    """Tell whether a word names a recipe's file, not an image."""
-    return target.endswith((".yaml", ".yml"))
+    return oci.join(images, tags, locked.file.checksum, store)
 
 
 def labels(image: ImageRecord, store: Store) -> Mapping[str, str]:

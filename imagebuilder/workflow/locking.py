@@ -2,48 +2,73 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagebuilder import lock as locks
-from imagebuilder import lockfile, platforms, textfile
+from imagebuilder import catalog
 from imagebuilder import recipe as recipes
-from imagebuilder.known import learn
-from imagebuilder.located import located
-from imagebuilder.lock import Lock
-from imagebuilder.lockfile import LockFile
-from imagebuilder.recipe import Recipe
-from imagebuilder.resolve import facts
+from imagebuilder.catalog import Selection, limits
+from imagebuilder.core import platforms, textfile
+from imagebuilder.errors import ConflictError, ImagebuilderError, LockError, Problem
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import Lock
 from imagebuilder.store import Store
-from imagebuilder.workflow.plans_of import plan_of, read_locks, read_recipe
+from imagebuilder.workflow.plans import plan_of, read_locks, read_recipe, require_agreement
 
 if TYPE_CHECKING:
     from imagebuilder.bases.read import Base
-    from imagebuilder.diff import Side
+    from imagebuilder.image.diff import Side
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockUpdate:
+    """What came of locking a recipe.
+
+    Attributes:
+        previous: the lock before; None without one.
+        made: the lock now.
+        notes: what holds together in it, and is worth knowing before the image is used.
+
+    """
+
+    previous: LockFile | None
+    made: LockFile
+    notes: tuple[str, ...] = ()
 
 
 def update_lock(
     path: Path, site: Path | None, upgrade: Collection[str] | None, store: Store, *, tools: str = ""
-) -> tuple[LockFile | None, LockFile]:
-    """Resolve a recipe and write its lock; returns the lock before (None without one) and after.
+) -> LockUpdate:
+    """Resolve a recipe and write its lock.
 
     The layers of a base from a registry go into the store, for what is in them decides what is to be added.
     """
     # Here and not on top: `check` and `plan` look nothing up, and have half a second.
+    from imagebuilder.host.site import detect
+    from imagebuilder.layers.hints import learn
     from imagebuilder.resolve.locking import make_locks
-    from imagebuilder.site import detect
 
-    recipe, inputs = read_recipe(path)
+    try:
+        selection, inputs = read_recipe(path)
+    except ConflictError as error:
+        raise _with_hidden_clashes(error, path, site) from None
     lock_path = locks.path_for(path)
-    previous = lockfile.read(lock_path) if lock_path.exists() else None
-    with located(path, recipe.name):
-        bases = _bases(recipe, inputs, site, store, previous=previous, upgrade=upgrade)
-        surroundings = detect(site, distribution=_distribution(recipe, bases), tools=tools)
-        made = learn(make_locks(recipe, surroundings, previous, upgrade, bases), store, previous)
+    previous = _previous(path, selection, inputs)
+    bases = _bases(selection, inputs, site, store, previous=previous, upgrade=upgrade)
+    surroundings = detect(site, distribution=_distribution(selection, bases), tools=tools)
+    made = learn(make_locks(selection, surroundings, previous, upgrade, bases), store)
+    _require_named(selection, made)
     if made != previous:
         lockfile.write(made, lock_path)
-    return previous, made
+    notes = dict.fromkeys(note for lock in made.sections for note in limits.notes(selection, lock.pins))
+    return LockUpdate(previous=previous, made=made, notes=tuple(notes))
 
 
 def update_pins(
@@ -66,21 +91,23 @@ def update_pins(
         InputError: the recipe is wrong, or writes a pin in a way that cannot be edited.
 
     """
-    from imagebuilder import diff
+    from imagebuilder.host.site import detect
+    from imagebuilder.image import diff
+    from imagebuilder.layers.hints import learn
     from imagebuilder.resolve.locking import make_locks
     from imagebuilder.resolve.newest import newest_for_all
-    from imagebuilder.site import detect
 
-    recipe, file = read_locks(path)
-    with located(path, recipe.name):
-        bases = _bases(recipe, {}, site, store, previous=file, upgrade=None)
-        surroundings = detect(site, distribution=_distribution(recipe, bases), tools=tools)
-        pins = newest_for_all(recipe, file, surroundings, bases)
-    moved = {name: (recipe.pins[name], new) for name, new in pins.items() if recipe.pins[name] != new}
+    read = read_locks(path)
+    selection, file = read.selection, read.file
+    bases = _bases(selection, {}, site, store, previous=file, upgrade=None)
+    surroundings = detect(site, distribution=_distribution(selection, bases), tools=tools)
+    pins = newest_for_all(selection, file, surroundings, bases)
+    was = selection.recipe.pins
+    moved = {name: (was[name], new) for name, new in pins.items() if was[name] != new}
     text = recipes.with_pins(path, moved)
-    updated = recipe.model_copy(update={"pins": pins})
-    made = learn(make_locks(updated, surroundings, file, (), bases), store, file)
-    before = diff.of_plans(str(path), [(lock, plan_of(recipe, lock)) for lock in file.sections], store)
+    updated = selection.with_pins(pins)
+    made = learn(make_locks(updated, surroundings, file, (), bases), store)
+    before = diff.of_plans(str(path), [(lock, plan_of(selection, lock)) for lock in file.sections], store)
     after = diff.of_plans(
         f"{path} (updated)", [(lock, plan_of(updated, lock)) for lock in made.sections], store
     )
@@ -109,14 +136,60 @@ def lock_changes(previous: LockFile | None, made: LockFile) -> list[str]:
     return [*lines, *(f"{name} is gone" for name in gone)]
 
 
-def lock_notes(path: Path, made: LockFile) -> list[str]:
-    """Say what holds together in a lock, and is worth knowing of it."""
-    recipe, _ = read_recipe(path)
-    return list(dict.fromkeys(note for lock in made.sections for note in facts.notes(recipe, lock.pins)))
+def _with_hidden_clashes(error: ConflictError, path: Path, site: Path | None) -> ImagebuilderError:
+    """Add the clashes that would be reported once the missing pin is there: people want to hear of all."""
+    from imagebuilder.host.site import detect
+    from imagebuilder.resolve.missing import hidden_clashes
+
+    recipe, places = recipes.read(path, catalog.names())
+    # Some problems, such as pins that exclude each other, are found with and without the missing pin.
+    found = dict.fromkeys((*error.problems, *hidden_clashes(recipe, places, detect(site))))
+    return ConflictError.of(tuple(found))
+
+
+def _previous(path: Path, selection: Selection, inputs: Mapping[str, str]) -> LockFile | None:
+    """Read the lock that stands beside a recipe; None where there is none, or none to build upon.
+
+    A lock that claims to be made from this recipe, and is not, was edited: nothing of it is kept.
+    """
+    place = locks.path_for(path)
+    if not place.exists():
+        return None
+    try:
+        file = lockfile.read(place)
+        if {section.inputs for section in file.sections} <= set(inputs.values()):
+            require_agreement(selection, file, path)
+    except LockError as error:
+        log.warning("nothing of the lock there is kept:\n%s", error)
+        return None
+    return file
+
+
+def _require_named(selection: Selection, made: LockFile) -> None:
+    """Refuse names under `apt:` that are not packages: apt takes what provides one, and no lock can hold it.
+
+    Raises:
+        ConflictError: names every such name.
+
+    """
+    problems = [
+        Problem(
+            message=f"`{name}` is not a package itself: others provide it",
+            where=selection.places.of_package(name),
+            hint="name the package that provides it: `apt-cache showpkg NAME` lists them",
+        )
+        for section in made.sections
+        for name in sorted(
+            {package.partition("=")[0] for package in selection.recipe.apt}
+            - {package.name for package in section.installed}
+        )
+    ]
+    if problems:
+        raise ConflictError.of(list(dict.fromkeys(problems)))
 
 
 def _bases(
-    recipe: Recipe,
+    selection: Selection,
     inputs: Mapping[str, str],
     site: Path | None,
     store: Store,
@@ -129,11 +202,13 @@ def _bases(
     That of the lock stays, unless everything or it may move.
     """
     from imagebuilder.bases import read
-    from imagebuilder.site import detect
+    from imagebuilder.host.site import detect
 
+    recipe = selection.recipe
     found: dict[str, Base] = {}
     if recipe.image is None:
         return found
+    surroundings = detect(site)
     moves = upgrade is not None and (not upgrade or "base" in upgrade)
     for name in recipe.platforms:
         lock = previous.section(name) if previous else None
@@ -142,13 +217,18 @@ def _bases(
         before = lock.image if lock else None
         if before is not None and (moves or before.name != recipe.image.name):
             before = None
-        found[name] = read.read(recipe.image, platforms.architecture(name), detect(site), store, before)
+        try:
+            found[name] = read.read(recipe.image, platforms.architecture(name), surroundings, store, before)
+        except ImagebuilderError as error:
+            place = selection.places.of("base", "image")
+            error.problems = tuple(replace(problem, where=place) for problem in error.problems)
+            raise
     return found
 
 
-def _distribution(recipe: Recipe, bases: Mapping[str, Base]) -> str:
+def _distribution(selection: Selection, bases: Mapping[str, Base]) -> str:
     """Name the distribution, whose mirrors on this host count; a base tells its own."""
-    return next((base.system.distribution for base in bases.values()), recipe.distribution)
+    return next((base.system.distribution for base in bases.values()), selection.recipe.distribution)
 
 
 def _lock_changes(previous: Lock | None, made: Lock) -> list[str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagebuilder import lockfile
-from imagebuilder import recipe as recipes
 from imagebuilder.errors import InputError
+from imagebuilder.lock import file as lockfile
 from imagebuilder.store import Store
 from imagebuilder.workflow.images import labels
-from imagebuilder.workflow.plans_of import read_plans
+from imagebuilder.workflow.named import named
+from imagebuilder.workflow.plans import read_plans
 
 if TYPE_CHECKING:
-    from imagebuilder.diff import Side
+    from imagebuilder.image.diff import Side
 
 
 def side(text: str, store: Store) -> Side:
@@ -24,14 +23,14 @@ def side(text: str, store: Store) -> Side:
         LockError: a recipe without a lock, or out of step with it.
 
     """
-    from imagebuilder import diff  # late: only a comparison needs it
+    from imagebuilder.image import diff  # late: only a comparison needs it
 
-    path = Path(text)
-    if path.suffix in {".yaml", ".yml"}:
-        return diff.of_plans(text, read_plans(path), store)
-    if path.suffix == ".lock":
-        return diff.of_locks(text, lockfile.read(path).sections)
-    found = store.images(text) if recipes.is_name(text) else ()
+    word = named(text)
+    if word.is_recipe:
+        return diff.of_plans(text, read_plans(word.path), store)
+    if word.kind == "lock":
+        return diff.of_locks(text, lockfile.read(word.path).sections)
+    found = word.images(store)
     if not found:
         raise InputError(
             f"`{text}` is not an image in the store",

@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from imagebuilder import process, textfile
+from imagebuilder.core import process, textfile
 from imagebuilder.errors import ImagebuilderError
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.worker import Counts

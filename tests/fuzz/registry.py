@@ -22,21 +22,23 @@ import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagebuilder import download, http
-from imagebuilder.attest import bundle, inspection, publish, published, verification
-from imagebuilder.attest.bundle import KINDS, SOURCE
-from imagebuilder.attest.published import Attachment, Published
-from imagebuilder.attest.verification import Question
-from imagebuilder.registry import Client, Options, parse, push, reader
-from imagebuilder.registry import client as clients
+from imagebuilder.core import retries
+from imagebuilder.fetch import download
+from imagebuilder.host import http
+from imagebuilder.host.site import Site
+from imagebuilder.publish.attest import bundle, inspection, publish, published, verification
+from imagebuilder.publish.attest.bundle import KINDS, SOURCE
+from imagebuilder.publish.attest.published import Attachment, Published
+from imagebuilder.publish.attest.verification import Question
+from imagebuilder.registry import Client, Options, parse, reader
 from imagebuilder.registry.credentials import Credentials
 from imagebuilder.resolve import wheelfile
 from imagebuilder.resolve.uv import File
-from imagebuilder.site import Site
 from imagebuilder.store import Store
 from tests.fuzz.mutation import TOKENS, any_bytes, json_document
 from tests.support.fake_registry import FakeRegistry, Handler, serve
 from tests.support.proven import put_proven
+from tests.support.pushing import push
 from tests.unit.test_attest_signing_keys import boxed
 
 Run = Callable[[bytes, Path], None]
@@ -343,14 +345,14 @@ def _options() -> Options:
 @contextlib.contextmanager
 def _patient() -> Iterator[None]:
     """Wait for no server longer than a moment, and let servers lose their peers without a word."""
-    before = clients._LONGEST_PAUSE, http._RETRY_PAUSE, download._PAUSE
-    clients._LONGEST_PAUSE, http._RETRY_PAUSE, download._PAUSE = 0.01, 0.001, 0.001
+    before = retries._LONGEST_PAUSE, http._RETRY_PAUSE, download._PAUSE
+    retries._LONGEST_PAUSE, http._RETRY_PAUSE, download._PAUSE = 0.01, 0.001, 0.001
     quiet = vars(socketserver.BaseServer)["handle_error"]
     setattr(socketserver.BaseServer, "handle_error", _ignored)  # noqa: B010 - mypy takes it for a mistake
     try:
         yield
     finally:
-        clients._LONGEST_PAUSE, http._RETRY_PAUSE, download._PAUSE = before
+        retries._LONGEST_PAUSE, http._RETRY_PAUSE, download._PAUSE = before
         setattr(socketserver.BaseServer, "handle_error", quiet)  # noqa: B010
 
 

@@ -11,25 +11,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagebuilder import catalog, lockfile, rootfs, site, yamlfile
-from imagebuilder import lock as locks
+from imagebuilder import catalog
 from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
-from imagebuilder.attest import licences, provenance, sbom, verdict
-from imagebuilder.attest.source import Source
-from imagebuilder.checkpoints.compare import Rules, compare
-from imagebuilder.checkpoints.files import opened
+from imagebuilder.catalog import select
+from imagebuilder.core import yamlfile
 from imagebuilder.errors import InputError, RegistryError
-from imagebuilder.leaks import rules
-from imagebuilder.leaks.layer import scan_layer
-from imagebuilder.leaks.text import Search
+from imagebuilder.host import site
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
+from imagebuilder.plan import rootfs
+from imagebuilder.publish.attest import licences, provenance, sbom
+from imagebuilder.publish.leaks import rules
+from imagebuilder.publish.leaks.layer import scan_layer
+from imagebuilder.publish.leaks.text import Search
 from imagebuilder.registry import credentials, reader
 from imagebuilder.resolve import request, wheelfile
 from imagebuilder.resolve.uv import File
 from imagebuilder.resolve.uv import Target as Platform
 from imagebuilder.smoke import report as reports
+from imagebuilder.smoke import verdict
 from imagebuilder.smoke.views import junit, page
 from imagebuilder.store import Store
+from imagebuilder.workflow.source import Source
+from tests.fuzz import lockedits
 from tests.fuzz import registry as servers
 from tests.fuzz.mutation import Mutate, any_bytes, json_document, lines, tar_file, zip_file
 from tests.support.images import put_layer
@@ -77,14 +82,14 @@ def _target(
 
 @_target(lines)
 def recipe(_folder: Path) -> Iterator[Feed]:
-    locked = locks.read(ROOT / "recipes" / "cpu-mpi.lock")
+    locked = lockfile.read(ROOT / "recipes" / "cpu-mpi.lock").sections[0]
 
     def run(data: bytes, folder: Path) -> None:
         path = folder / "x.yaml"
         path.write_bytes(data)
         loaded = recipes.load(path, catalog.names())
-        request.request(loaded).checksum(loaded)
-        rootfs.image_files(loaded, plans.environment(loaded, locked))
+        request.request(select(loaded)).checksum()
+        rootfs.image_files(loaded, plans.environment(select(loaded), locked))
 
     yield Feed(seeds=tuple(path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.yaml"))), run=run)
 
@@ -92,15 +97,14 @@ def recipe(_folder: Path) -> Iterator[Feed]:
 @_target(json_document)
 def lock(_folder: Path) -> Iterator[Feed]:
     loaded = recipes.load(ROOT / "recipes" / "cpu-mpi.yaml", catalog.names())
-    locked = locks.read(ROOT / "recipes" / "cpu-mpi.lock")
-    files = rootfs.image_files(loaded, plans.environment(loaded, locked))
+    locked = lockfile.read(ROOT / "recipes" / "cpu-mpi.lock").sections[0]
+    files = rootfs.image_files(loaded, plans.environment(select(loaded), locked))
 
     def run(data: bytes, folder: Path) -> None:
         path = folder / "x.lock"
         path.write_bytes(data)
-        read = locks.read(path)
-        lockfile.read(path)
-        for layer in plans.plan(loaded, read, files).layers:
+        read = lockfile.read(path).sections[0]
+        for layer in plans.plan(select(loaded), read, files).layers:
             _ = layer.key, layer.title
         # Where it would be put for dpkg: never above its folder.
         for deb in read.debs:
@@ -108,8 +112,25 @@ def lock(_folder: Path) -> Iterator[Feed]:
 
     text = (ROOT / "recipes" / "cpu-mpi.lock").read_text(encoding="utf-8")
     small = json.loads(text)
-    small["debs"] = small["debs"][:5]
+    section = small["platforms"]["linux/amd64"]
+    section["debs"] = section["debs"][:5]
     yield Feed(seeds=(json.dumps(small).encode(), text.encode()), run=run)
+
+
+@_target(lockedits.edit)
+def lock_edits(folder: Path) -> Iterator[Feed]:
+    """Locks that say something else than their recipes: none changes what is built, but by other bytes."""
+    cases = [
+        {"recipe": path.read_text(encoding="utf-8"), "lock": json.loads(locks.path_for(path).read_bytes())}
+        for path in sorted((ROOT / "recipes").glob("*.yaml"))
+    ]
+    judge = lockedits.Judge(cases, folder)
+
+    def run(data: bytes, inside: Path) -> None:
+        case = json.loads(data)
+        assert judge.changes(case, lockedits.write(case, inside)) != "what is built"
+
+    yield Feed(seeds=tuple(json.dumps(case).encode() for case in cases), run=run)
 
 
 @_target(lines)
@@ -201,15 +222,15 @@ def layer(folder: Path) -> Iterator[Feed]:
         digest, _ = blobs.put_bytes(data)
         scan_layer(blobs.blob(digest), search)
         for member, tar in licences._members(blobs, digest):
-            if member.isreg() and member.size < 1 << 20:
-                licences._content(tar, member)
+            if member.is_file and member.size < 1 << 20:
+                tar.read()
 
     yield Feed(seeds=(store.blob(record.digest).read_bytes(),), run=run)
 
 
 @_target(lines)
 def package_texts(_folder: Path) -> Iterator[Feed]:
-    from imagebuilder.layers import debs
+    from imagebuilder.layers.system import debs
 
     def run(data: bytes, _folder: Path) -> None:
         text = data.decode("utf-8", "replace")
@@ -303,7 +324,7 @@ def attached_source(_folder: Path) -> Iterator[Feed]:
 
 @_target(lines)
 def signing_key(_folder: Path) -> Iterator[Feed]:
-    from imagebuilder.attest import signing_keys
+    from imagebuilder.publish.attest import signing_keys
 
     def run(data: bytes, inside: Path) -> None:
         path = inside / "x.key"
@@ -353,24 +374,6 @@ def credential_helper(folder: Path) -> Iterator[Feed]:
         yield Feed(seeds=(b'{"ServerURL": "x", "Username": "alice", "Secret": "word"}',), run=run)
     finally:
         os.environ["PATH"] = before
-
-
-@_target(any_bytes)
-def checkpoint(_folder: Path) -> Iterator[Feed]:
-    folder = ROOT / "tests" / "cases" / "checkpoints"
-
-    def run(data: bytes, inside: Path) -> None:
-        path = inside / ("x.pt" if data[:2] == b"PK" else "x.safetensors")
-        path.write_bytes(data)
-        with opened(path) as found:
-            compare(found, found, Rules())
-
-    yield Feed(
-        seeds=tuple(
-            (folder / name).read_bytes() for name in ("tensors.safetensors", "model.pt", "tensors.pt")
-        ),
-        run=run,
-    )
 
 
 @_target(any_bytes)

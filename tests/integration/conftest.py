@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from imagebuilder import process
-from imagebuilder.layers.system import build_os_layer
+from imagebuilder.core import process
+from imagebuilder.core.progress import no_advance
+from imagebuilder.host.site import detect
+from imagebuilder.layers.system.install import build_os_layer
 from imagebuilder.plan import OsLayer
-from imagebuilder.progress import no_advance
 from imagebuilder.resolve import debian
-from imagebuilder.site import detect
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.engine import Engine
 from imagebuilder.store import LayerRecord, Store

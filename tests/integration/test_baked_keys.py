@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from imagebuilder import lock as locks
-from imagebuilder.process import Result, run
+from imagebuilder.core.process import Result, run
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock.file import LockFile
 from imagebuilder.store import Store
 from imagebuilder.workflow import read_recipe
 from tests.integration.conftest import Built
@@ -37,9 +38,11 @@ def recipe(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
         text.replace(MOUNTED, BAKED).replace("name: cpu-mpi", "name: baked-key"), encoding="utf-8"
     )
     _, inputs = read_recipe(path)
-    lock = locks.read(RECIPE.with_suffix(".lock"))
-    locks.write(
-        lock.model_copy(update={"recipe": "baked-key", "inputs": next(iter(inputs.values()))}),
+    lock = lockfile.read(RECIPE.with_suffix(".lock")).sections[0]
+    lockfile.write(
+        LockFile(
+            sections=(lock.model_copy(update={"recipe": "baked-key", "inputs": next(iter(inputs.values()))}),)
+        ),
         path.with_suffix(".lock"),
     )
     return path

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from imagebuilder import process
+from imagebuilder.core import process
 from imagebuilder.store import Store
 from tests.integration.conftest import Built
 

@@ -15,14 +15,16 @@ import pytest
 from docker import DockerClient
 from docker.models.containers import Container
 
-from imagebuilder import catalog, download, recipe
+from imagebuilder import catalog, recipe
+from imagebuilder.catalog import select
+from imagebuilder.core.progress import no_advance
+from imagebuilder.fetch import download
+from imagebuilder.host.site import detect
 from imagebuilder.layers.built import build_built_layer
-from imagebuilder.lock import Source
+from imagebuilder.lock.model import Source
 from imagebuilder.plan import BuiltLayer, OsLayer, User
-from imagebuilder.progress import no_advance
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.request import request
-from imagebuilder.site import detect
 from imagebuilder.store import LayerRecord, Store
 from tests.integration.conftest import ROOT, Built
 
@@ -79,7 +81,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, store: Store) -> Bench:
         member = tarfile.TarInfo("hello-1.0/hello.c")
         member.size = len(PROGRAM)
         tar.addfile(member, io.BytesIO(PROGRAM.encode()))
-    asked = request(recipe.load(ROOT / "recipes" / "cpu-mpi.yaml", catalog.names()))
+    asked = request(select(recipe.load(ROOT / "recipes" / "cpu-mpi.yaml", catalog.names())))
     site = detect()
     debs = debian.resolve_root(asked, ("gcc-14", "libc6-dev"), (), site)
     urls = debian.locate_debs(debs, asked.distribution, asked.suite, site)

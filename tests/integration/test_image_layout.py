@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import oci
+from imagebuilder.core.process import run
+from imagebuilder.image import layout, oci
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.plan import Config, Entry, FilesLayer, Plan
-from imagebuilder.process import run
 from imagebuilder.store import ImageRecord, Store
 from tests.support.wheels import dice, make_wheel, splice
 
@@ -53,15 +53,15 @@ def image(store: Store, tmp_path: Path) -> ImageRecord:
 @pytest.fixture
 def loaded(image: ImageRecord, store: Store, tmp_path: Path) -> Iterator[str]:
     archive = tmp_path / "image.tar"
-    oci.export(image, store, archive)
+    layout.export(image, store, archive)
     run(["docker", "load", "-i", archive], timeout=60)
     yield f"{NAME}:test"
     run(["docker", "image", "rm", f"{NAME}:test"], timeout=60)
 
 
 def test_skopeo_reads_folder_and_archive(image: ImageRecord, store: Store, tmp_path: Path) -> None:
-    oci.export(image, store, tmp_path / "out")
-    oci.export(image, store, tmp_path / "out.tar")
+    layout.export(image, store, tmp_path / "out")
+    layout.export(image, store, tmp_path / "out.tar")
     for reference in (f"oci:{tmp_path}/out:test", f"oci-archive:{tmp_path}/out.tar"):
         seen = json.loads(run(["skopeo", "inspect", reference], timeout=60).stdout)
         assert seen["Digest"] == image.manifest

@@ -79,7 +79,7 @@ def test_only_missing_layers_travel(local: Engine, images: Store) -> None:
     second = load(changed, images, local)
     assert 0 <= second.moved_bytes - changed.layers[1].record.size < 5_000
     found = local.client.images.get(second.reference)
-    assert found.labels == {"org.imagebuilder.test": "two"}
+    assert found.labels == {"org.imagebuilder.recipe": "load-sample", "org.imagebuilder.test": "two"}
     assert found.id in {changed.manifest, changed.config}
 
 

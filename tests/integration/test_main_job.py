@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,16 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import cache, process
-from imagebuilder import lock as locks
+from imagebuilder.core import process
+from imagebuilder.core.process import Result
+from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import INTERRUPTED, GateError, InputError
-from imagebuilder.process import Result
-from imagebuilder.progress import no_advance
-from imagebuilder.site import detect
+from imagebuilder.host.site import detect
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
 from imagebuilder.smoke.report import read
-from imagebuilder.store import ImageRecord, Store
+from imagebuilder.store import ImageRecord, Store, cache
 from tests.integration.conftest import ROOT, Built
-from tests.support import elsewhere, layers
+from tests.support import elsewhere, layers, programs
 from tests.support.servers import registry_server
 
 RECIPE = ROOT / "recipes" / "cuda12-torch.yaml"
@@ -92,7 +92,7 @@ def test_the_two_node_proof_covers_every_layer_of_the_stack(proven: ImageRecord,
 
 
 def test_what_loads_is_what_the_lock_says(proven: ImageRecord, store: Store) -> None:
-    lock = locks.read(locks.path_for(RECIPE))
+    lock = lockfile.read(locks.path_for(RECIPE)).sections[0]
     pins = next(c for c in read(store.report(proven.manifest)).checks if c.name == "pins")
     found = {name: entry["nodes"] for name, entry in pins.evidence.items() if name != "not asked"}
     assert set(found) == set(lock.pins)
@@ -126,7 +126,8 @@ def test_a_proven_image_is_pushed_and_another_nccl_pushes_nccl_alone(
 ) -> None:
     first = json.loads(imagebuilder("push", RECIPE, f"{registry}/team/torch", "--json", store=store).stdout)
     assert first["digest"] == proven.manifest
-    assert "torch2.10.0-cu12.8-py3.13-trixie" in first["tags"]
+    # The repository has another name than the recipe.
+    assert "cuda12-torch-torch2.10.0-cu12.8-py3.13-trixie" in first["tags"]
     again = json.loads(imagebuilder("push", RECIPE, f"{registry}/team/torch", "--json", store=store).stdout)
     assert again["pushed_bytes"] == 0
 
@@ -141,7 +142,10 @@ def test_a_proven_image_is_pushed_and_another_nccl_pushes_nccl_alone(
     assert [layer.component for layer in changed] == ["nccl"]
     words = ("push", other, f"{registry}/team/torch", "--untested", "--json")
     pushed = json.loads(imagebuilder(*words, store=store).stdout)
-    wheel = next(w for w in locks.read(locks.path_for(other)).wheels if w.name == "nvidia-nccl-cu12")
+    assert (pushed["moved"], set(pushed["tags"]) & set(first["tags"])) == ([], set())
+    wheel = next(
+        w for w in lockfile.read(locks.path_for(other)).sections[0].wheels if w.name == "nvidia-nccl-cu12"
+    )
     assert wheel.version == "2.28.9"
     assert wheel.size < pushed["pushed_bytes"] < 1.02 * wheel.size
 
@@ -188,7 +192,7 @@ def test_ctrl_c_ends_the_installation_and_leaves_nothing_half_written(store: Sto
     other = Store(tmp_path / "store")
     shutil.copytree(store.root / "downloads", other.root / "downloads", copy_function=os.link)
     command: list[str | Path] = [PROGRAM, "build", recipe, "--progress", "lines", "--store", other.root]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+    with programs.running(command) as child:
         assert child.stderr is not None
         assert any(line.startswith("installing") for line in child.stderr)
         time.sleep(5)

@@ -14,14 +14,17 @@ from typing import BinaryIO, cast
 import pytest
 from docker import DockerClient
 
-from imagebuilder import plan, suites, tarstream
+from imagebuilder import plan
+from imagebuilder.core import tarstream
+from imagebuilder.core.progress import no_advance
+from imagebuilder.debian import suites
 from imagebuilder.errors import ConflictError
-from imagebuilder.layers.split import split
-from imagebuilder.layers.system import build_os_layer
-from imagebuilder.progress import no_advance
+from imagebuilder.host import aptmirrors
+from imagebuilder.host.site import Site, detect
+from imagebuilder.layers.system.install import build_os_layer
+from imagebuilder.layers.system.split import split
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.request import Request
-from imagebuilder.site import Site, detect
 from imagebuilder.store import LayerRecord, Store
 from tests.support import oslayer
 from tests.support.parts import entries_of, union_of
@@ -89,7 +92,7 @@ def test_apt_s_sources_are_the_distribution_s_own_and_not_the_site_s(
 ) -> None:
     names = [name for name in tar.getnames() if name.startswith("./etc/apt/sources.list")]
     assert names == ["./etc/apt/sources.list.d", "./etc/apt/sources.list.d/debian.sources"]
-    mirrors = suites.default_mirrors(asked.distribution, asked.suite)
+    mirrors = aptmirrors.default(asked.distribution, asked.suite)
     assert text(tar, "etc/apt/sources.list.d/debian.sources") == suites.sources(
         asked.distribution, asked.suite, mirrors
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.keys import make_keys
+from imagebuilder.plan.sshkeys import make_keys
 from tests.integration.conftest import ROOT, Built
 from tests.support.pods import SCRIPTS, docker, operator_keys, pods, volume
 

@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import lock as locks
-from imagebuilder import lockfile, oci, supply
-from imagebuilder.layers.wheel import build_wheel_layer
+from imagebuilder.core.process import run
+from imagebuilder.fetch import locked
+from imagebuilder.host.site import detect
+from imagebuilder.image import layout
+from imagebuilder.layers.wheels.layer import build_wheel_layer
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
 from imagebuilder.plan import WheelLayer
-from imagebuilder.process import run
-from imagebuilder.registry import push
-from imagebuilder.site import detect
 from imagebuilder.store import IndexRecord, Store
 from imagebuilder.workflow import read_plan, update_lock
 from tests.support.proven import put_both
+from tests.support.pushing import push
 from tests.unit.samples import RECIPES
 
 # e_machine of an ELF header, 18 bytes in: elf(5).
@@ -47,7 +49,7 @@ def index(tmp_path: Path) -> tuple[IndexRecord, Store]:
 
 
 def test_both_platforms_resolve_and_arm64_is_spliced_here(recipe: Path, store: Store, tmp_path: Path) -> None:
-    _, file = update_lock(recipe, None, None, Store.default())
+    file = update_lock(recipe, None, None, Store.default()).made
     amd, arm = file.sections
     assert amd.pins == arm.pins
     assert {wheel.name: wheel.version for wheel in amd.wheels} == {w.name: w.version for w in arm.wheels}
@@ -56,8 +58,8 @@ def test_both_platforms_resolve_and_arm64_is_spliced_here(recipe: Path, store: S
     lock, plan = read_plan(recipe, "linux/arm64")
     wheels = [layer for layer in plan.layers if isinstance(layer, WheelLayer)]
     packages = [wheel for layer in wheels for wheel in layer.wheels]
-    supply.fetch(
-        supply.absent(packages, store),
+    locked.fetch(
+        locked.absent(packages, store),
         lock,
         store,
         detect(),
@@ -119,7 +121,7 @@ def test_other_tools_take_the_index(registry: str, index: tuple[IndexRecord, Sto
 def test_other_tools_take_the_layout(index: tuple[IndexRecord, Store], tmp_path: Path) -> None:
     record, store = index
     for name in ("layout", "layout.tar"):
-        oci.export(record, store, tmp_path / name)
+        layout.export(record, store, tmp_path / name)
     for source in (f"oci:{tmp_path}/layout", f"oci-archive:{tmp_path}/layout.tar"):
         copy = tmp_path / source.partition(":")[0]
         run(["skopeo", "copy", "--all", f"{source}:{record.tag}", f"oci:{copy}:x"], timeout=120)

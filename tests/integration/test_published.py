@@ -21,14 +21,15 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from docker import DockerClient
 
-from imagebuilder.attest import bundle, publish
-from imagebuilder.process import Result, run
-from imagebuilder.registry import Client, Options, parse, push, reader
+from imagebuilder.core.process import Result, run
+from imagebuilder.publish.attest import bundle, publish
+from imagebuilder.registry import Client, Options, parse, reader
 from imagebuilder.smoke import report as reports
 from imagebuilder.store import ImageRecord, Store
 from tests.integration.conftest import Built
 from tests.support import oci_schemas
 from tests.support.proven import put_proven, report_of
+from tests.support.pushing import push
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "cpu-mpi.yaml"

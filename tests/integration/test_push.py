@@ -13,18 +13,19 @@ from pathlib import Path
 import pytest
 import requests
 
+from imagebuilder.core.process import Result, run
 from imagebuilder.errors import RegistryError
-from imagebuilder.leaks import marks, scan
-from imagebuilder.process import Result, run
-from imagebuilder.registry import Client, Options, parse, push
+from imagebuilder.host.site import detect
+from imagebuilder.publish.leaks import marks, scan
+from imagebuilder.registry import Client, Options, parse
 from imagebuilder.registry.certificates import Trust
 from imagebuilder.registry.credentials import ANONYMOUS, Credentials
-from imagebuilder.site import detect
 from imagebuilder.store import ImageRecord, Store
 from tests.integration.conftest import Built
 from tests.support import token_server
 from tests.support.images import noise, put_image
 from tests.support.planted import Maker
+from tests.support.pushing import push
 from tests.support.servers import PASSWORD, USER, RegistryServer, registry_server
 from tests.unit.samples import RECIPES
 
@@ -51,7 +52,7 @@ def test_push_and_read_back(registry: str, images: Store, image: ImageRecord, tm
     )
     seen = json.loads(skopeo("inspect", "--tls-verify=false", f"docker://{registry}/push/plain:two"))
     assert seen["Digest"] == image.manifest
-    assert seen["Labels"] == {"org.imagebuilder.test": "one"}
+    assert seen["Labels"] == {"org.imagebuilder.recipe": "sample", "org.imagebuilder.test": "one"}
     assert {"one", "two"} <= set(seen["RepoTags"])
     # A copy reads every blob and checks its digest.
     skopeo("copy", "--src-tls-verify=false", f"docker://{registry}/push/plain:one", f"oci:{tmp_path}/copy:x")
@@ -247,12 +248,16 @@ def test_the_command_line_refuses_says_why_and_records_what_is_waived(
         assert part in refused.stderr
     assert secret[".netrc"].secret.decode() not in refused.stdout + refused.stderr
     assert not Client(parse(f"{registry}/push/leaky"), Options()).head_manifest("x")
-    pushed = imagebuilder(*words, "--untested", "--allow-secrets", "--allow-baked-keys")
+    # Nothing but its recipe says that a file holds no secret, and this image has none.
+    still = imagebuilder(*words, "--untested", "--allow-baked-keys")
+    assert (still.code, "not_secret:" in still.stderr) == (10, True)
+    put_image(images, [{secret["OpenSSH key"].path: secret["OpenSSH key"].text}], name="leaky")
+    pushed = imagebuilder(*words, "--untested", "--allow-baked-keys")
     assert pushed.code == 0, pushed.stderr
     record = json.loads(pushed.stdout)
     flags = [item["flag"] for item in record["waivers"]]
-    assert flags == ["--untested", "--allow-secrets", "--allow-baked-keys"]
-    assert pushed.stderr.count("warning: --") == 3
+    assert flags == ["--untested", "--allow-baked-keys"]
+    assert pushed.stderr.count("warning: --") == 2
     # Another image under the same tag: refused, with nothing sent, unless it is asked for.
     put_image(images, [{"other": b"1"}], name="leaky")
     still = imagebuilder(*words, "--untested")

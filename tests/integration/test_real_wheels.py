@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.layers.collisions import check_collisions
-from imagebuilder.process import run
+from imagebuilder.core.process import run
+from imagebuilder.layers.wheels.collisions import check_collisions
 from imagebuilder.store import Store
 from tests.support.wheels import Unpacked, splice, unpack
 

@@ -17,21 +17,25 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
-from imagebuilder import catalog, process, supply, tarstream
-from imagebuilder import lock as locks
+from imagebuilder import catalog
 from imagebuilder import recipe as recipes
-from imagebuilder.attest import sbom
 from imagebuilder.bases.read import again, read
-from imagebuilder.layers.system import build_os_layer
-from imagebuilder.leaks import scan
-from imagebuilder.lock import Lock
+from imagebuilder.catalog import select
+from imagebuilder.core import process, tarstream
+from imagebuilder.core.progress import no_advance
+from imagebuilder.fetch import locked
+from imagebuilder.host.site import detect
+from imagebuilder.layers.system.install import build_os_layer
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.model import Lock
 from imagebuilder.plan import UpperOsLayer, User
-from imagebuilder.progress import no_advance
+from imagebuilder.publish.attest import sbom
+from imagebuilder.publish.leaks import scan
 from imagebuilder.recipe import RegistryImage
 from imagebuilder.registry import Client, Options, parse, reader
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.request import request
-from imagebuilder.site import detect
 from imagebuilder.store import ImageRecord, Store
 from tests.support import standin_base
 from tests.support.fileserver import serving
@@ -138,7 +142,7 @@ def made(world: World, store: Store, tmp_path_factory: pytest.TempPathFactory) -
     imagebuilder("build", recipe, "--site", world.site, "--store", own.root, "--progress", "lines")
     image = own.image("on-a-base")
     assert image is not None
-    yield Made(recipe=recipe, lock=locks.read(locks.path_for(recipe)), image=image, store=own)
+    yield Made(recipe=recipe, lock=lockfile.read(locks.path_for(recipe)).sections[0], image=image, store=own)
     shutil.rmtree(own.root)
 
 
@@ -269,7 +273,7 @@ def test_two_builds_in_different_surroundings_give_the_same_bytes(
     assert made.lock.image is not None
     site, system = detect(world.site), again(made.lock.image, made.store)
     asked = dataclasses.replace(
-        request(recipes.load(made.recipe, catalog.names())),
+        request(select(recipes.load(made.recipe, catalog.names()))),
         distribution=system.distribution,
         suite=system.suite,
         packages=("libnccl2", "python3", "python3-venv"),
@@ -277,8 +281,8 @@ def test_two_builds_in_different_surroundings_give_the_same_bytes(
     )
     debs = debian.resolve_debs(asked, site, system)
     nothing: Callable[..., None] = lambda *_words: None  # noqa: E731  both are told what nobody asks
-    missing = supply.absent(debs, made.store)
-    supply.fetch(missing, made.lock, made.store, site, advance=nothing, finished=nothing)
+    missing = locked.absent(debs, made.store)
+    locked.fetch(missing, made.lock, made.store, site, advance=nothing, finished=nothing)
     layer = UpperOsLayer(
         distribution=system.distribution,
         suite=system.suite,
@@ -306,13 +310,15 @@ def test_a_push_beside_the_base_links_its_layers(made: Made, world: World) -> No
     words = ("--untested", "--store", made.store.root, "--site", world.site, "--json")
     pushed = json.loads(imagebuilder("push", made.recipe, f"{world.host}/team/image", *words).stdout)
     assert pushed["mounted_blobs"] == 3
-    client = Client(parse(f"{world.host}/team/image:{made.image.tag}"), Options())
-    assert reader.image_manifest(client, made.image.tag)[0].digest == made.image.manifest
-    verified = imagebuilder("verify", f"{world.host}/team/image:{made.image.tag}", "--json", code=1).stdout
+    tag = f"{made.image.name}-{made.image.tag}"
+    assert pushed["tags"][0] == tag
+    client = Client(parse(f"{world.host}/team/image:{tag}"), Options())
+    assert reader.image_manifest(client, tag)[0].digest == made.image.manifest
+    verified = imagebuilder("verify", f"{world.host}/team/image:{tag}", "--json", code=1).stdout
     checks = {check["name"]: check for check in json.loads(verified)["checks"]}
     # It was not tested, and says so; all that was said about packages holds.
     assert {name for name, check in checks.items() if check["status"] == "failed"} <= {"report", "signature"}
-    inspected = imagebuilder("inspect", f"{world.host}/team/image:{made.image.tag}").stdout
+    inspected = imagebuilder("inspect", f"{world.host}/team/image:{tag}").stdout
     assert f"nvidia/cuda:{TAG}@{world.manifest}" in inspected
 
 
@@ -400,7 +406,7 @@ def test_bytes_that_are_not_those_of_the_digest(world: World, tmp_path: Path) ->
     (data,) = (world.folder / "registry").rglob(f"sha256/*/{name}/data")
     other = gzip.compress(b"other bytes", mtime=0)
     data.write_bytes(other.ljust(len(layers[0].blob), b"\0")[: len(layers[0].blob)])
-    assert "for a layer of" in refusal(world, tmp_path, "nvidia/cuda:tampered", code=6)
+    assert f"wanted sha256 {name}, got " in refusal(world, tmp_path, "nvidia/cuda:tampered", code=6)
 
 
 def test_the_base_of_a_lock_stays_until_it_is_to_move(world: World, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from imagebuilder import process
+from imagebuilder.core import process
 from imagebuilder.smoke import report as reports
 from imagebuilder.smoke.views import page
 from imagebuilder.store import Store

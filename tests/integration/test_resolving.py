@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from imagebuilder import catalog, recipe
-from imagebuilder.download import Download, fetch
+from imagebuilder.catalog import select
 from imagebuilder.errors import ConflictError
+from imagebuilder.fetch.download import Download, fetch
+from imagebuilder.host.site import detect
 from imagebuilder.resolve.python import locate_wheels, resolve_wheels
 from imagebuilder.resolve.request import Request, request
-from imagebuilder.site import detect
 from imagebuilder.store import Store
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -22,7 +23,7 @@ GLIBC = "2.41"  # trixie's
 
 def asked(name: str, **pins: str) -> Request:
     shipped = recipe.load(RECIPES / f"{name}.yaml", catalog.names())
-    return request(shipped.model_copy(update={"pins": {**shipped.pins, **pins}}))
+    return request(select(shipped.model_copy(update={"pins": {**shipped.pins, **pins}})))
 
 
 def test_the_cuda_recipe_resolves_to_what_its_pins_say() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import process
+from imagebuilder.core import process
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.report import CheckResult, read
 from imagebuilder.store import Store

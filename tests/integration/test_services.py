@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagebuilder.process import run
+from imagebuilder.core.process import run
 
 SERVICES = Path(__file__).resolve().parents[2] / "scripts" / "services"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import process
-from imagebuilder.keys import make_keys
+from imagebuilder.core import process
+from imagebuilder.plan.sshkeys import make_keys
 
 RECIPE = r"""
 name: ssh-{user}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import process
+from imagebuilder.core import process
 from imagebuilder.errors import EnvironmentFault, StoreError
 from imagebuilder.store import Store
 from tests.support import storefaults, wheelimage
@@ -134,10 +134,10 @@ def in_a_namespace(script: str, folder: Path, wheels: Path) -> subprocess.Comple
 EXPORT = """
 import sys
 from pathlib import Path
-from imagebuilder import oci
+from imagebuilder.image import layout
 from imagebuilder.store import Store
 store = Store(Path(sys.argv[1]))
-oci.export(store.image("wheels"), store, Path(sys.argv[2]))
+layout.export(store.image("wheels"), store, Path(sys.argv[2]))
 """
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,17 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import process, toolbox
-from imagebuilder.containers.engine import Engine
-from imagebuilder.errors import BuildError, EnvironmentFault
-from imagebuilder.layers.system import build_os_layer
-from imagebuilder.progress import no_advance
-from imagebuilder.site import Site, ToolsSite, detect
+from imagebuilder.core import process
+from imagebuilder.core.progress import no_advance
+from imagebuilder.errors import EnvironmentFault, LockError
+from imagebuilder.host import tools as toolbox
+from imagebuilder.host.engine import Engine
+from imagebuilder.host.site import Site, ToolsSite, detect
+from imagebuilder.host.tools import Toolbox
+from imagebuilder.host.tools.image import REPOSITORY
+from imagebuilder.layers.system.install import build_os_layer
 from imagebuilder.store import Store
-from imagebuilder.toolbox import Toolbox
-from imagebuilder.toolbox.image import REPOSITORY
 from tests.integration.conftest import ROOT, SmallOs
-from tests.support import smokeruns
+from tests.support import escape, programs, smokeruns
+from tests.support.escape import ATTEMPTS, ON_A_BUILD
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 NAME = f"imagebuilder-test-tools-{os.getpid()}"
@@ -32,8 +33,8 @@ NAME = f"imagebuilder-test-tools-{os.getpid()}"
 HOLD = """
 import sys
 from pathlib import Path
-from imagebuilder.site import Site, ToolsSite
-from imagebuilder.toolbox import Toolbox
+from imagebuilder.host.site import Site, ToolsSite
+from imagebuilder.host.tools import Toolbox
 tools = Toolbox(site=Site(tools=ToolsSite(image=sys.argv[1])))
 with tools.open(Path(sys.argv[2]), network=False) as desk:
     desk.run(["sleep", "600"], timeout=600)
@@ -97,13 +98,39 @@ def test_the_os_layer_made_in_a_container_is_the_same_bytes(
     assert list((store.root / "work").iterdir()) == []
 
 
+def test_a_package_s_script_does_not_get_out_of_the_container_either(
+    small_os: SmallOs, tools: Toolbox, tmp_path: Path
+) -> None:
+    (folder := tmp_path / "outside").mkdir()
+    store = Store(tmp_path / "store")
+    with escape.outside(folder) as outside:
+        program = outside.program(f"/{escape.REPORT}", hooks=True)
+        layer, debs = escape.hostile(small_os.layer, small_os.debs, program, tmp_path)
+        found = escape.told(build_os_layer(layer, debs, store, no_advance, tools), store)
+        outside.assert_untouched()
+    # The container's /proc/sys cannot be written: there a user namespace within the namespace stays possible.
+    escape.assert_held(found, (ATTEMPTS | ON_A_BUILD) - {"user namespace"}, installing=True)
+
+
+def test_the_container_can_neither_mount_nor_make_devices(tools: Toolbox, tmp_path: Path) -> None:
+    with tools.open(tmp_path, network=False) as desk:
+        status = desk.run(["cat", "/proc/self/status"], timeout=60).stdout
+        (said,) = (line for line in status.splitlines() if line.startswith("CapBnd:"))
+        # CHOWN, DAC_OVERRIDE, FOWNER, SETGID, SETUID, SETFCAP; not SYS_ADMIN (21), not MKNOD (27).
+        assert int(said.split()[1], 16) == sum(1 << number for number in (0, 1, 3, 6, 7, 31))
+        shown = desk.run(["sh", "-c", "head -c 1 /proc/kcore | wc -c; ls /sys/firmware"], timeout=60).stdout
+        assert shown.split() == ["0"]
+        for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger"):
+            assert desk.run(["sh", "-c", f": >>{path}"], timeout=60, check=False).code != 0
+
+
 def test_a_file_that_holds_another_package_is_refused_in_a_container_too(
     small_os: SmallOs, tools: Toolbox, tmp_path: Path
 ) -> None:
     others = [deb for deb in small_os.layer.debs if deb.name != "bash"]
     (bash,) = (deb for deb in small_os.layer.debs if deb.name == "bash")
     layer = dataclasses.replace(small_os.layer, debs=(*others, bash.model_copy(update={"name": "brush"})))
-    with pytest.raises(BuildError, match=r"brush\.deb holds the package bash"):
+    with pytest.raises(LockError, match=r"holds bash \S+ amd64, not brush "):
         build_os_layer(layer, small_os.debs, Store(tmp_path / "store"), no_advance, tools)
 
 
@@ -113,7 +140,7 @@ def test_the_container_ends_with_the_program_however_that_ends(
 ) -> None:
     assert tools.site is not None
     words: list[str | Path] = [sys.executable, "-c", HOLD, tools.site.tools.image, tmp_path]
-    with subprocess.Popen(words, stderr=subprocess.PIPE) as child:
+    with programs.running(words, limit=120) as child:
         smokeruns.await_nodes(connected, child.pid)
         time.sleep(0.5)
         child.send_signal(sent)

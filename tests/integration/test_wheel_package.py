@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import uv
 
-from imagebuilder import process
-from imagebuilder.site import detect
+from imagebuilder.core import process
+from imagebuilder.host.site import detect
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,12 +56,12 @@ def test_the_installed_wheel_works(wheel: Path, tmp_path: Path) -> None:
     checked = process.run([program, "check", target / "cuda12-torch.yaml"], timeout=60, cwd=tmp_path)
     assert "ok, not locked yet" in checked.stdout
     assert os.fspath(ROOT) not in said
-    assert list(venv.glob("lib/*/site-packages/imagebuilder/layers/system_hooks/__pycache__"))
+    assert list(venv.glob("lib/*/site-packages/imagebuilder/layers/hooks/system/__pycache__"))
     script = "import sys, pathlib; from imagebuilder.layers import hooks\n"
-    script += "hooks.hand_in('system_hooks', pathlib.Path(sys.argv[1]))"
+    script += "hooks.hand_in('system', pathlib.Path(sys.argv[1]))"
     (tmp_path / "hooks").mkdir()
     process.run([venv / "bin" / "python", "-c", script, tmp_path / "hooks"], timeout=60, cwd=tmp_path)
-    ours = ROOT / "imagebuilder" / "layers" / "system_hooks"
+    ours = ROOT / "imagebuilder" / "layers" / "hooks"
     assert {path.name for path in (tmp_path / "hooks").iterdir()} == {
-        path.name for path in ours.iterdir() if path.is_file()
+        path.name for part in ("system", "shared") for path in (ours / part).iterdir() if path.is_file()
     }

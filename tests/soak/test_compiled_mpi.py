@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from imagebuilder import lock as locks
 from imagebuilder import plan as plans
-from imagebuilder import process
+from imagebuilder.core import process
 from imagebuilder.plan import BuiltLayer
 from imagebuilder.smoke.report import read
 from imagebuilder.store import Store
-from imagebuilder.workflow import read_plan
+from imagebuilder.workflow import read_locks, read_plan
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 SECONDS = 3600
@@ -65,5 +64,6 @@ def test_a_compiled_mpi_is_proven_on_two_nodes_and_comes_out_the_same_again(
         store.layer_path(layer.key).unlink()
     process.run(build, timeout=SECONDS)
     assert {layer.key: store.layer(layer.key) for layer in compiled} == before
-    assert locks.read(locks.path_for(path)).format == 2
-    assert plans.version(read_plan(path)[0]).startswith(mpi)
+    locked = read_locks(path)
+    assert locked.file.sections[0].builds
+    assert plans.version(locked.selection, locked.file.sections[0]).startswith(mpi)

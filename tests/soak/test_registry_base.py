@@ -1,4 +1,4 @@
-"""A base from a registry, at length: BuildKit alone, built again from what was pushed, without a network."""
+"""A base from a registry, at length: by BuildKit, built again from what was pushed, without a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from docker import DockerClient
 
-from imagebuilder import contents, process
+from imagebuilder.core import process
 from imagebuilder.store import Store
 from tests.integration.test_registry_base import (
     PROGRAM,
@@ -20,16 +20,17 @@ from tests.integration.test_registry_base import (
     made,
     world,
 )
+from tests.support import contents
 
 __all__ = ["made", "world"]
 _SECONDS = 3000
 
 
-def test_buildkit_alone_loads_it_on_the_base_of_the_lock(
+def test_buildkit_builds_and_loads_it_on_the_base_of_the_lock(
     made: Made, world: World, engine: DockerClient
 ) -> None:
     """Nothing asks the registry that the base is named after: the store has the base, and the packages."""
-    words = ("--engine", "docker", "--pure", "--load", "--site", world.site, "--store", made.store.root)
+    words = ("--engine", "docker", "--load", "--site", world.site, "--store", made.store.root)
     result = process.run([PROGRAM, "build", made.recipe, *words, "--json"], timeout=_SECONDS)
     reference = json.loads(result.stdout)["reference"]
     try:
@@ -54,22 +55,22 @@ def test_buildkit_alone_loads_it_on_the_base_of_the_lock(
         process.run(["docker", "buildx", "prune", "--force"], timeout=_SECONDS)
 
 
-def test_buildkit_alone_gives_the_same_files_of_packages(made: Made, world: World, tmp_path: Path) -> None:
-    place = tmp_path / "pure"
-    words = ("--engine", "docker", "--pure", "--site", world.site, "--store", made.store.root, "--json")
+def test_buildkit_gives_the_same_files_of_packages(made: Made, world: World, tmp_path: Path) -> None:
+    place = tmp_path / "docker"
+    words = ("--engine", "docker", "--site", world.site, "--store", made.store.root, "--json")
     built = process.run([PROGRAM, "build", made.recipe, "--output", place, *words], timeout=_SECONDS)
     told = json.loads(built.stdout)
     blobs = place / "blobs" / "sha256"
     manifest = json.loads((blobs / told["digest"].removeprefix("sha256:")).read_bytes())
     base = [layer.record.digest for layer in made.image.layers[:3]]
     assert [layer["digest"] for layer in manifest["layers"][:3]] == base
-    pure = contents.of_layers(
+    docker = contents.of_layers(
         [blobs / layer["digest"].removeprefix("sha256:") for layer in manifest["layers"][3:]]
     )
     ours = contents.of_layers([made.store.blob(layer.record.digest) for layer in made.image.layers[3:]])
     for path, item in ours.items():
         if path.startswith(("usr/bin/", "usr/sbin/", "usr/lib/", "etc/ssh/", "usr/local/")):
-            assert pure.get(path) == item, path
+            assert docker.get(path) == item, path
     shutil.rmtree(place)
     process.run(["docker", "buildx", "prune", "--force"], timeout=_SECONDS)
 
@@ -80,7 +81,9 @@ def test_what_was_published_is_built_again_from_what_is_attached(made: Made, wor
     imagebuilder("push", made.recipe, name, "--untested", *own)
     words = ("--rebuild", "--store", made.store.root, "--site", world.site, "--json")
     result = process.run(
-        [PROGRAM, "verify", f"{name}:{made.image.tag}", *words], timeout=_SECONDS, check=False
+        [PROGRAM, "verify", f"{name}:{made.image.name}-{made.image.tag}", *words],
+        timeout=_SECONDS,
+        check=False,
     )
     checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
     assert checks["rebuild"]["status"] == "passed", checks["rebuild"]

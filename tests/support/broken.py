@@ -20,17 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
-from imagebuilder import yamlfile
+from imagebuilder.core import yamlfile
+from imagebuilder.core.model import Strict
 from imagebuilder.engines.load import load
-from imagebuilder.oci import CONFIG_TYPE, MANIFEST_TYPE
-from imagebuilder.site import detect
-from imagebuilder.smoke.cluster import Cluster
+from imagebuilder.host.site import detect
+from imagebuilder.image.oci import CONFIG_TYPE, MANIFEST_TYPE
 from imagebuilder.smoke.engine import Engine, look_up
+from imagebuilder.smoke.nodes.cluster import Cluster
+from imagebuilder.smoke.nodes.containers import ContainerCluster
 from imagebuilder.smoke.report import Report
 from imagebuilder.smoke.run import Watch, run_smoke
-from imagebuilder.smoke.runtime import ContainerCluster
 from imagebuilder.smoke.target import Options
 from imagebuilder.store import ImageLayer, ImageRecord, LayerRecord, Store
 
@@ -42,18 +43,14 @@ _LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 _COMPILER = "cuda12-torch"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Replacement(_Strict):
+class Replacement(Strict):
     """A text that a file has exactly once, and what stands there in the broken image."""
 
     old: str
     new: str
 
 
-class Change(_Strict):
+class Change(Strict):
     """What differs from the sound image: paths are the image's, names are of files in the case's folder.
 
     Attributes:
@@ -68,21 +65,21 @@ class Change(_Strict):
 
     """
 
-    labels: dict[str, str] = {}
-    env: dict[str, str] = {}
+    labels: dict[str, str] = Field(default={})
+    env: dict[str, str] = Field(default={})
     entrypoint: tuple[str, ...] = ()
-    add: dict[str, str] = {}
-    append: dict[str, str] = {}
-    edit: dict[str, tuple[Replacement, ...]] = {}
-    compile: dict[str, str] = {}
-    modes: dict[str, str] = {}
+    add: dict[str, str] = Field(default={})
+    append: dict[str, str] = Field(default={})
+    edit: dict[str, tuple[Replacement, ...]] = Field(default={})
+    compile: dict[str, str] = Field(default={})
+    modes: dict[str, str] = Field(default={})
     remove: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self != Change()
 
 
-class NodeChange(_Strict):
+class NodeChange(Strict):
     """What differs on one node.
 
     Attributes:
@@ -92,12 +89,12 @@ class NodeChange(_Strict):
 
     """
 
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default={})
     root: str = ""
     network: str = ""
 
 
-class Case(_Strict):
+class Case(Strict):
     """One thing that is broken, and how it has to be noticed.
 
     Attributes:
@@ -117,7 +114,7 @@ class Case(_Strict):
     remedy: str = ""
     sample: bool = False
     image: Change = Change()
-    nodes: dict[str, NodeChange] = {}
+    nodes: dict[str, NodeChange] = Field(default={})
 
 
 # A layer like those of the cases, made in the same way, of which nobody takes notice.
@@ -284,6 +281,7 @@ def _derive(name: str, sound: ImageRecord, change: Change, layer: bytes, store: 
         config=config_digest,
         size=sound.size + manifest_size + size,
         tag="broken",
+        tags=("broken", sound.lock[:12]),
         lock=sound.lock,
         layers=(*sound.layers, ImageLayer(record=record, title="broken on purpose", component="test")),
     )

@@ -6,12 +6,15 @@ import base64
 import hashlib
 import json
 import re
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 _UPLOAD = re.compile(r"/v2/(.+)/blobs/uploads/([0-9a-z]*)")
@@ -58,11 +61,41 @@ class FakeRegistry:
         return sum(line.startswith(f"{method} ") and part in line for line in self.log)
 
 
+class _Server(ThreadingHTTPServer):
+    """Serves TLS and plain HTTP at one port, or hangs up on who speaks TLS."""
+
+    greeting: Literal["plain", "hang up"] | Path = "plain"
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        # The first byte of a TLS greeting (RFC 8446, section 5.1).
+        if self.greeting != "plain" and request.recv(1, socket.MSG_PEEK) == b"\x16":
+            if not isinstance(self.greeting, Path):
+                return
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.greeting)
+            with (
+                suppress(ssl.SSLError, ConnectionError),  # the client does not trust the certificate
+                context.wrap_socket(request, server_side=True) as secure,
+            ):
+                super().finish_request(secure, client_address)
+            return
+        super().finish_request(request, client_address)
+
+
 @contextmanager
-def serve(registry: FakeRegistry) -> Iterator[FakeRegistry]:
-    """Serve on a free port of 127.0.0.1; `registry.host` says which."""
+def serve(
+    registry: FakeRegistry, tls: Literal["plain", "hang up"] | Path = "plain"
+) -> Iterator[FakeRegistry]:
+    """Serve on a free port of 127.0.0.1; `registry.host` says which.
+
+    Args:
+        registry: what to serve.
+        tls: what becomes of who speaks TLS: an answer in plain text, none, or TLS with this certificate.
+
+    """
     handler = type("BoundHandler", (Handler,), {"registry": registry})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = _Server(("127.0.0.1", 0), handler)
+    server.greeting = tls
     registry.host = f"127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import requests
 
-from imagebuilder.process import run
-from imagebuilder.registry import Options, push
+from imagebuilder.core.process import run
+from imagebuilder.registry import Options
 from imagebuilder.registry.credentials import Credentials
 from imagebuilder.registry.upload import PushResult
 from imagebuilder.store import ImageRecord, Store
 from tests.support import faulty_proxy
 from tests.support.images import noise, put_image
+from tests.support.pushing import push
 from tests.support.servers import PASSWORD, USER, RegistryServer, registry_server
 
 # Every so many pushes the registry is killed while layers travel, and started again at once.

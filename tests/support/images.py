@@ -23,7 +23,10 @@ def put_image(
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Labels": {"org.imagebuilder.test": label}, "Cmd": ["/bin/true"]},
+        "config": {
+            "Labels": {"org.imagebuilder.test": label, "org.imagebuilder.recipe": name},
+            "Cmd": ["/bin/true"],
+        },
         "rootfs": {"type": "layers", "diff_ids": [record.diff_id for record in records]},
         "history": [{"created_by": "test"} for _ in records],
     }
@@ -48,6 +51,7 @@ def put_image(
         config=config_digest,
         size=manifest_size + config_size + sum(record.size for record in records),
         tag="tag1",
+        tags=("tag1", "0" * 12),
         lock="0" * 64,
         layers=tuple(ImageLayer(record=record, title="files", component="test") for record in records),
     )

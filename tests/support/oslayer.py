@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from imagebuilder import catalog, download
-from imagebuilder.lock import Deb
+from imagebuilder import catalog
+from imagebuilder.catalog import select
+from imagebuilder.fetch import download
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Deb
 from imagebuilder.plan import OsLayer, User
 from imagebuilder.recipe import load
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.request import Request, request
-from imagebuilder.site import Site
 from imagebuilder.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +22,7 @@ TRAINER = User(name="trainer", uid=1000, home="/home/trainer")
 
 def asked() -> Request:
     """Say what the recipe cpu-mpi asks for."""
-    return request(load(ROOT / "recipes" / "cpu-mpi.yaml", catalog.names()))
+    return request(select(load(ROOT / "recipes" / "cpu-mpi.yaml", catalog.names())))
 
 
 def small() -> Request:

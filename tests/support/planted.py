@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder.process import run
+from imagebuilder.core.process import run
+from tests.support import planted_more
 
 _LETTERS = string.ascii_letters + string.digits
 _BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -41,9 +42,16 @@ class Maker:
     def all(self) -> Mapping[str, Planted]:
         """Every kind that the rules know, by a name of its own."""
         made = {**self._keys(), **self._tokens(), **self._files()}
+        more = planted_more.cases(self.word, self._keygen("ecdsa", "-m", "PKCS8", "-N", ""))
         return {
-            name: Planted(path=p, text=t.encode("latin-1"), rule=r, secret=s.encode())
-            for name, (p, t, r, s) in made.items()
+            **{
+                name: Planted(path=p, text=t.encode("latin-1"), rule=r, secret=s.encode())
+                for name, (p, t, r, s) in made.items()
+            },
+            **{
+                name: Planted(path=case.path, text=case.data, rule=case.rule, secret=case.secret.encode())
+                for name, case in more.items()
+            },
         }
 
     def _keygen(self, kind: str, *options: str) -> str:
@@ -102,7 +110,7 @@ class Maker:
                 "kubeconfig-key",
                 kube[:60],
             ),
-            "key store": ("opt/app/keys.jks", "0\x82" + body, "key-store", body[:50]),
+            "key store": ("opt/app/keys.p12", "0\x82" + body, "key-store", body[:50]),
         }
 
     def _tokens(self) -> dict[str, tuple[str, str, str, str]]:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from imagebuilder import process
+from imagebuilder.core import process
 
 PEERS = Path(__file__).resolve().parents[1] / "cases" / "peers"
 SCRIPTS = "/workspace"

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from imagebuilder import lock as locks
-from imagebuilder import lockfile, oci, platforms
 from imagebuilder import plan as plans
-from imagebuilder.attest import source as sources
-from imagebuilder.attest.source import Source
-from imagebuilder.lockfile import LockFile
+from imagebuilder.core import platforms
+from imagebuilder.image import oci
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import Deb, Lock, Wheel
 from imagebuilder.smoke import report as reports
 from imagebuilder.smoke.report import CheckResult, Host, Report
+from imagebuilder.smoke.verdict import required
 from imagebuilder.store import ImageRecord, Store
-from imagebuilder.workflow import join_images, read_plans, read_recipe
+from imagebuilder.workflow import join_images, read_locks, read_plans, read_recipe
+from imagebuilder.workflow import source as sources
+from imagebuilder.workflow.source import Source
 from tests.support.images import put_layer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,20 +66,41 @@ def put_built(plan: plans.Plan, store: Store, *, passed: bool = True) -> ImageRe
     return image
 
 
+def debs_for_arm(lock: Lock) -> tuple[Deb, ...]:
+    """Name the packages of a lock for amd64 as an archive names them for arm64."""
+    return tuple(
+        deb.model_copy(
+            update={
+                "architecture": deb.architecture.replace("amd64", "arm64"),
+                "path": deb.path.replace("_amd64.deb", "_arm64.deb"),
+            }
+        )
+        for deb in lock.debs
+    )
+
+
+def wheels_for_arm(lock: Lock) -> tuple[Wheel, ...]:
+    """Name the wheels of a lock for amd64 as an index names them for arm64."""
+    return tuple(
+        wheel.model_copy(update={"file": wheel.file.replace("x86_64", "aarch64")}) for wheel in lock.wheels
+    )
+
+
 def two_platforms(folder: Path) -> Path:
     """Write a recipe for two platforms and its lock: what the shipped one has, for arm64 as well."""
     path = folder / "both.yaml"
     text = RECIPE.read_text(encoding="utf-8").replace("name: cpu-mpi", "name: both")
     path.write_text(f"{text}platforms: [linux/arm64, linux/amd64]\n", encoding="utf-8")
     _, inputs = read_recipe(path)
-    shipped = locks.read(locks.path_for(RECIPE))
+    shipped = lockfile.read(locks.path_for(RECIPE)).sections[0].knowing(())
     sections = tuple(
         shipped.model_copy(
             update={
                 "recipe": "both",
                 "architecture": name.partition("/")[2],
                 "inputs": inputs[name],
-                "debs": shipped.debs if name == platforms.DEFAULT else shipped.debs[1:],
+                "debs": shipped.debs if name == platforms.DEFAULT else debs_for_arm(shipped)[1:],
+                "wheels": shipped.wheels if name == platforms.DEFAULT else wheels_for_arm(shipped),
             }
         )
         for name in sorted(inputs)
@@ -93,20 +118,23 @@ def put_both(folder: Path, store: Store, *, proven: Collection[str] = platforms.
         sources.remember(store, image.manifest, source)
         if plan.platform not in proven:
             store.report(image.manifest).unlink()
-    assert join_images(path, store) is not None
+    assert join_images(read_locks(path), store) is not None
     return path
 
 
 def report_of(image: ImageRecord, *, passed: bool = True) -> Report:
-    """Make a report of one check between nodes."""
-    check = CheckResult(
-        name="mpirun",
-        title="a sum over the nodes",
-        criterion="all ranks have it",
-        required=True,
-        exchanges=True,
-        status="passed" if passed else "failed",
-        seconds=1.0,
+    """Make a report of every check that an image without pins has to pass, and of one between nodes."""
+    checks = tuple(
+        CheckResult(
+            name=name,
+            title="a sum over the nodes" if name == "mpirun" else name,
+            criterion="all ranks have it" if name == "mpirun" else "it holds",
+            required=True,
+            exchanges=name == "mpirun",
+            status="passed" if passed or name != "mpirun" else "failed",
+            seconds=1.0,
+        )
+        for name in ("mpirun", *sorted(required("docker", "cpu", {})))
     )
     return Report(
         tool="imagebuilder 0",
@@ -121,7 +149,7 @@ def report_of(image: ImageRecord, *, passed: bool = True) -> Report:
         mode_reason="no GPU here",
         caveats=(),
         host=Host(cores=2, memory_bytes=1 << 30, gpus=(), engine="docker", engine_version="26.1"),
-        checks=(check,),
+        checks=checks,
         seconds=3.0,
         passed=passed,
     )

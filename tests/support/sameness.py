@@ -15,18 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from imagebuilder import contents
-from imagebuilder.contents import Change, Item
+from tests.support import contents
+from tests.support.contents import Change, Item
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """Paths that may differ, as a pattern; how, and why. `pure` is true where only BuildKit alone may."""
+    """Paths that may differ, as a pattern; how, and why."""
 
     paths: str
     how: Literal["lines", "merged", "script", "anything"]
     reason: str
-    pure: bool = False
 
 
 ALLOWED: tuple[Allowed, ...] = (
@@ -43,19 +42,16 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         paths=r"dev",
         how="anything",
-        pure=True,
         reason="BuildKit leaves the folder that it mounted devices on; a container's engine makes its own",
     ),
     Allowed(
         paths=r"opt/venv/lib/python[\d.]+/site-packages/[^/]+\.dist-info/(INSTALLER|RECORD|REQUESTED)",
         how="anything",
-        pure=True,
         reason="pip writes down that it was pip; RECORD lists those files, and has another order",
     ),
     Allowed(
         paths=r"opt/venv/bin/[^/]+",
         how="script",
-        pure=True,
         reason="pip's lines around the call of a console script are not those of the wheel specification",
     ),
 )
@@ -73,7 +69,7 @@ class Side:
         return contents.of_layers(self.blobs)
 
 
-def differences(ours: Side, theirs: Side, *, pure: bool) -> tuple[list[str], set[str]]:
+def differences(ours: Side, theirs: Side) -> tuple[list[str], set[str]]:
     """Compare two images.
 
     Returns:
@@ -82,7 +78,7 @@ def differences(ours: Side, theirs: Side, *, pure: bool) -> tuple[list[str], set
     """
     wrong, used = [], set()
     for change in contents.compare(ours.items, theirs.items):
-        rule = _rule(change, pure=pure)
+        rule = _rule(change)
         if rule is not None and _holds(rule, change, ours, theirs):
             used.add(rule.paths)
         else:
@@ -90,10 +86,8 @@ def differences(ours: Side, theirs: Side, *, pure: bool) -> tuple[list[str], set
     return wrong, used
 
 
-def _rule(change: Change, *, pure: bool) -> Allowed | None:
-    return next(
-        (rule for rule in ALLOWED if re.fullmatch(rule.paths, change.path) and (pure or not rule.pure)), None
-    )
+def _rule(change: Change) -> Allowed | None:
+    return next((rule for rule in ALLOWED if re.fullmatch(rule.paths, change.path)), None)
 
 
 def _holds(rule: Allowed, change: Change, ours: Side, theirs: Side) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import requests
 
-from imagebuilder.process import run
+from imagebuilder.core.process import run
 
 USER, PASSWORD = "alice", "correct horse"
 # bcrypt, the only kind that the registry takes; made with htpasswd -B -C 5.

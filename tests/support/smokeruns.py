@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder import process
-from imagebuilder.containers.leftovers import OWNER_LABEL, RUN_LABEL
+from imagebuilder.core import labels as label_names
+from imagebuilder.core import process
 from imagebuilder.smoke.engine import Engine
 from imagebuilder.store import Store
+from tests.support import programs
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 
@@ -28,10 +30,10 @@ class Left:
         return bool(self.containers or self.networks or self.volumes)
 
 
-def start(reference: str, store: Store) -> subprocess.Popen[str]:
-    """Start a smoke test of an image and return at once."""
+def start(reference: str, store: Store) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Start a smoke test of an image, to be killed at the end at the latest."""
     command: list[str | Path] = [PROGRAM, "smoke-test", reference, "--mode", "cpu", "--store", store.root]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return programs.running(command)
 
 
 def run_next(reference: str, store: Store) -> None:
@@ -48,13 +50,13 @@ def left(engine: Engine, pid: int, volumes: tuple[str, ...] = ()) -> Left:
     containers = [
         container
         for container in engine.client.containers.list(
-            all=True, filters={"label": RUN_LABEL}, ignore_removed=True
+            all=True, filters={"label": label_names.RUN}, ignore_removed=True
         )
         if _is_of(container.labels, pid)
     ]
     networks = [
         network
-        for network in engine.client.networks.list(filters={"label": RUN_LABEL})
+        for network in engine.client.networks.list(filters={"label": label_names.RUN})
         if _is_of(network.attrs.get("Labels") or {}, pid)
     ]
     known = {volume.name for volume in engine.client.volumes.list()} & set(volumes)
@@ -80,4 +82,4 @@ def await_nodes(engine: Engine, pid: int, seconds: float = 60) -> None:
 
 
 def _is_of(labels: dict[str, str], pid: int) -> bool:
-    return f":{pid}-" in labels.get(OWNER_LABEL, "")
+    return f":{pid}-" in labels.get(label_names.RUN_OWNER, "")

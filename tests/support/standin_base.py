@@ -20,7 +20,7 @@ from typing import Any
 import requests
 from backports import zstd
 
-from imagebuilder import process
+from imagebuilder.core import process
 from tests.support.fileserver import FileServer
 
 SUITE = "trixie"

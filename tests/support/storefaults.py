@@ -15,9 +15,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder import cache
-from imagebuilder.progress import no_advance
-from imagebuilder.store import Store
+from imagebuilder.core.progress import no_advance
+from imagebuilder.store import Store, cache
 from tests.support import wheelimage
 from tests.support.wheels import dice
 
@@ -39,7 +38,11 @@ class Kills:
 
 def outcome(child: subprocess.Popen[str]) -> tuple[int, dict[str, object], str]:
     """Wait for a build: exit code, what it said, and its messages."""
-    stdout, stderr = child.communicate(timeout=_LIMIT)
+    try:
+        stdout, stderr = child.communicate(timeout=_LIMIT)
+    except subprocess.TimeoutExpired:
+        child.kill()  # else whoever started it waits for its end
+        raise
     return child.returncode, json.loads(stdout) if child.returncode == 0 else {}, stderr
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from imagebuilder.process import run
+from imagebuilder.core.process import run
 from tests.support.servers import PASSWORD, USER
 
 SERVICE, ISSUER = "test registry", "test issuer"

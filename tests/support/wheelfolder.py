@@ -33,6 +33,17 @@ def put(
     return path
 
 
+def put_index(folder: Path, *packages: tuple[str, str]) -> str:
+    """Write an index (PEP 503) of wheels, as name and version; gives its address."""
+    for name, version in packages:
+        project = folder / name
+        project.mkdir(parents=True, exist_ok=True)
+        put(project, name, version)
+        names = sorted(path.name for path in project.glob("*.whl"))
+        (project / "index.html").write_text("".join(f'<a href="{each}">{each}</a>' for each in names))
+    return folder.as_uri()
+
+
 def put_sdist(folder: Path, name: str, version: str) -> Path:
     """Write one source archive: its metadata, and nothing to build."""
     path = folder / f"{name.replace('-', '_')}-{version}.tar.gz"

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from imagebuilder.core.progress import LineProgress
 from imagebuilder.engines import embedded
-from imagebuilder.engines.embedded import Built, Workshop
+from imagebuilder.engines.embedded import BuildContext, Built
 from imagebuilder.errors import ImagebuilderError
-from imagebuilder.lock import Lock
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Lock
 from imagebuilder.plan import Config, Entry, FilesLayer, Layer, Plan, WheelLayer
-from imagebuilder.progress import LineProgress
-from imagebuilder.site import Site
 from imagebuilder.store import Store
 from tests.support.wheels import dice, locked, make_wheel
 from tests.unit import samples
@@ -67,7 +67,7 @@ def build_plan(image: Plan, lock: Lock, folder: Path, store: Store, log: IO[str]
     """Build an image with wheels from a folder."""
     site = Site(no_index=True, wheel_folders=(str(folder),))
     progress = LineProgress(log or io.StringIO())
-    return embedded.build(image, Workshop(lock=lock, store=store, site=site, progress=progress))
+    return embedded.build(image, BuildContext(lock=lock, store=store, site=site, progress=progress))
 
 
 def start(folder: Path, store: Store, *before: str) -> subprocess.Popen[str]:

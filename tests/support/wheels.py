@@ -16,10 +16,10 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from imagebuilder.layers.wheel import build_wheel_layer
-from imagebuilder.lock import KnownLayer, Wheel
+from imagebuilder.core.progress import Advance, no_advance
+from imagebuilder.layers.wheels.layer import build_wheel_layer
+from imagebuilder.lock.model import Wheel
 from imagebuilder.plan import WheelLayer
-from imagebuilder.progress import Advance, no_advance
 from imagebuilder.store import LayerRecord, Store
 
 PYTHON = "3.13"
@@ -101,12 +101,11 @@ def splice(
     store: Store,
     advance: Advance = no_advance,
     python: str = PYTHON,
-    known: KnownLayer | None = None,
 ) -> LayerRecord:
     wheels = tuple(locked(path) for path in paths)
     layer = WheelLayer(component="python", wheels=wheels, python=python)
     places = {wheel.sha256: path for wheel, path in zip(wheels, paths, strict=True)}
-    return build_wheel_layer(layer, places, store, advance, known)
+    return build_wheel_layer(layer, places, store, advance)
 
 
 @dataclass(frozen=True, kw_only=True)

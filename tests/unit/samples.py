@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
-from imagebuilder.bases.facts import Archive, System
 from imagebuilder.bases.read import Base
-from imagebuilder.lock import BaseImage, BaseLayer, Deb, Installed, Lock, Wheel
+from imagebuilder.bases.system import Archive, System
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import BaseImage, BaseLayer, Deb, Installed, Lock, Wheel
 from imagebuilder.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,25 +30,24 @@ def recipe(**changes: object) -> Recipe:
 
 
 def wheel(name: str, version: str = "1.0", *, size: int = 1000, component: str = "python") -> Wheel:
-    digit = f"{sum(name.encode()) % 16:x}"
     return Wheel(
         name=name,
         version=version,
         file=f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
         size=size,
-        sha256=digit * 64,
+        sha256=hashlib.sha256(name.encode()).hexdigest(),
         component=component,
     )
 
 
-def deb(name: str, version: str = "1.0-1") -> Deb:
+def deb(name: str, version: str = "1.0-1", architecture: str = "amd64") -> Deb:
     return Deb(
         name=name,
         version=version,
-        architecture="amd64",
-        path=f"pool/main/{name[0]}/{name}/{name}_{version}_amd64.deb",
+        architecture=architecture,
+        path=f"pool/main/{name[0]}/{name}/{name}_{version}_{architecture}.deb",
         size=1000,
-        sha256="d" * 64,
+        sha256=hashlib.sha256(name.encode()).hexdigest(),
     )
 
 
@@ -60,6 +64,19 @@ def lock(**changes: object) -> Lock:
         "debs": (deb("openmpi-bin", "5.0.7-1"), deb("python3", "3.13.5-1")),
     }
     return Lock.model_validate({**fields, **changes})
+
+
+def lock_document(lock: Lock) -> dict[str, Any]:
+    """Return the file of a lock for one platform, as JSON."""
+    document: dict[str, Any] = json.loads(lockfile.dumps(LockFile(sections=(lock,))))
+    return document
+
+
+def section(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the only section of a lock file."""
+    found: dict[str, Any]
+    (found,) = document["platforms"].values()
+    return found
 
 
 def installed(name: str, version: str = "1.0-1") -> Installed:

@@ -7,7 +7,9 @@ import itertools
 
 import pytest
 
-from imagebuilder.resolve import archivepins, debversion
+from imagebuilder.catalog import select
+from imagebuilder.debian import versions
+from imagebuilder.resolve import archivepins
 from imagebuilder.resolve.request import Request, request
 from tests.unit import samples
 
@@ -19,7 +21,7 @@ INDEX = {
 
 def asked(nccl: str = "2.27") -> Request:
     base = {"image": "nvidia/cuda:12.8.1-base-debian13"}
-    return request(samples.recipe(base=base, pins={"cuda": "12.8", "nccl": nccl}))
+    return request(select(samples.recipe(base=base, pins={"cuda": "12.8", "nccl": nccl})))
 
 
 def test_the_newest_that_fits_is_chosen_and_what_is_there_stays() -> None:
@@ -49,7 +51,7 @@ def test_what_nothing_fulfils_is_told_with_values_that_work() -> None:
 def test_a_package_of_what_a_wheel_brings_gets_that_wheel_s_version() -> None:
     base = {"image": "nvidia/cuda:12.8.1-base-debian13"}
     pins = {"cuda": "12.8", "nccl": "2.27", "torch": "2.10.0"}
-    wanted = request(samples.recipe(base=base, pins=pins, providers={"nccl": "apt"}))
+    wanted = request(select(samples.recipe(base=base, pins=pins, providers={"nccl": "apt"})))
     exact = archivepins.refined(wanted, {"nvidia-nccl-cu12": "2.27.3"})
     assert archivepins.choose(exact, INDEX, {}) == {"libnccl2": "2.27.3-1+cuda12.8"}
     assert dataclasses.replace(exact, deb_pins=wanted.deb_pins) == wanted
@@ -74,6 +76,6 @@ RISING = (
 
 @pytest.mark.parametrize(("low", "high"), tuple(itertools.pairwise(RISING)))
 def test_versions_are_ordered_as_dpkg_does(low: str, high: str) -> None:
-    assert debversion.compare(low, high) < 0 < debversion.compare(high, low)
-    assert debversion.compare(low, low) == 0
-    assert debversion.newest([low, high]) == high
+    assert versions.compare(low, high) < 0 < versions.compare(high, low)
+    assert versions.compare(low, low) == 0
+    assert versions.newest([low, high]) == high

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import requests
 
-from imagebuilder.attest import age, bundle, publish, published
-from imagebuilder.registry import Client, Options, parse, push
+from imagebuilder.publish.attest import age, bundle, publish, published
+from imagebuilder.registry import Client, Options, parse
 from imagebuilder.registry.credentials import ANONYMOUS
 from imagebuilder.store import ImageRecord, Store
 from tests.support.fake_registry import FakeRegistry, Handler, serve
 from tests.support.proven import put_proven
+from tests.support.pushing import push
 
 OPTIONS = Options(session=requests.Session(), credentials=ANONYMOUS, attempts=1)
 

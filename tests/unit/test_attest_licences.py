@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.attest import licences
-from imagebuilder.attest.licences import UNKNOWN, of_copyright, of_metadata
+from imagebuilder.publish.attest import licences
+from imagebuilder.publish.attest.licences import UNKNOWN, of_copyright, of_metadata
 from imagebuilder.store import Store
 from tests.support.proven import put_proven
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from imagebuilder.attest import bundle, provenance
-from imagebuilder.attest import source as sources
-from imagebuilder.attest.source import Source
 from imagebuilder.errors import InputError, StoreError
+from imagebuilder.lock import file as lockfile
+from imagebuilder.publish.attest import bundle, provenance
 from imagebuilder.store import ImageRecord, Store
+from imagebuilder.workflow import source as sources
+from imagebuilder.workflow.source import Source
 from tests.support.proven import put_proven
 
 
@@ -48,7 +49,8 @@ def test_a_statement_names_what_went_in_and_came_out(
     ]
     claim = provenance.read(statement)
     assert claim.recipe == hashlib.sha256(source.recipe.encode()).hexdigest()
-    assert claim.lock == hashlib.sha256(source.lock.encode()).hexdigest() == image.lock
+    assert claim.lock == hashlib.sha256(source.lock.encode()).hexdigest()
+    assert lockfile.loads(source.lock, "recipe.lock").checksum == image.lock
     assert [layer.digest for layer in claim.layers] == [layer.record.digest for layer in image.layers]
     assert [layer.component for layer in claim.layers] == [layer.component for layer in image.layers]
     assert claim.waivers == ("untested",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,29 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
 from imagebuilder import __version__
-from imagebuilder.attest import bundle, inspection, publish, published, signature, verification
-from imagebuilder.attest.source import Source
-from imagebuilder.attest.verification import Question, Verification
 from imagebuilder.cli import app
+from imagebuilder.core import documents
 from imagebuilder.errors import InputError, RegistryError
-from imagebuilder.registry import Client, Options, artefacts, parse, push, reader
+from imagebuilder.publish.attest import (
+    bundle,
+    envelope,
+    inspection,
+    publish,
+    published,
+    signature,
+    verification,
+)
+from imagebuilder.publish.attest.verification import Question, Verification
+from imagebuilder.publish.verify import rebuild_check
+from imagebuilder.registry import Client, Options, artefacts, parse, reader
 from imagebuilder.registry.credentials import ANONYMOUS
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST
 from imagebuilder.store import ImageRecord, Store
+from imagebuilder.workflow.rebuild import Rebuilt
+from imagebuilder.workflow.source import Source
 from tests.support.fake_registry import FakeRegistry, serve
 from tests.support.proven import put_proven
+from tests.support.pushing import push
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER = ec.generate_private_key(ec.SECP256R1())
@@ -42,12 +55,18 @@ def documents_of(world: World, waivers: tuple[str, ...] = ()) -> tuple[bundle.Do
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class World:
-    """A registry with an image in it, and the store that it came from."""
+    """A registry with an image in it, and the store that it came from.
+
+    Attributes:
+        pushed: what an empty registry holds after a push; a push takes 200 requests, so each is made once.
+
+    """
 
     registry: FakeRegistry
     store: Store
     image: ImageRecord
     source: Source
+    pushed: dict[object, tuple[dict[Any, Any], dict[Any, Any]]] = dataclasses.field(default_factory=dict)
 
     @property
     def repository(self) -> str:
@@ -57,10 +76,19 @@ class World:
         return published.open_image(f"{self.repository}@{self.image.manifest}", OPTIONS)
 
     def push(self, key: ec.EllipticCurvePrivateKey | None = KEY, waivers: tuple[str, ...] = ()) -> None:
+        state = (id(key), waivers, self.registry.lists_referrers)
+        empty = not self.registry.manifests and not self.registry.blobs
+        if empty and state in self.pushed:
+            blobs, manifests = self.pushed[state]
+            self.registry.blobs.update(blobs)
+            self.registry.manifests.update(manifests)
+            return
         documents = documents_of(self, waivers)
         subject = bundle.subject_of(self.image, self.store)
         publish.attach(Client(parse(self.repository), OPTIONS, "pull,push"), subject, documents, key)
         push(self.image, self.store, self.repository, ["latest", "one"], options=OPTIONS)
+        if empty:
+            self.pushed[state] = (dict(self.registry.blobs), dict(self.registry.manifests))
 
     def verify(self, key: ec.EllipticCurvePrivateKey | None = KEY, own: Source | None = None) -> Verification:
         client = self.client()
@@ -189,13 +217,23 @@ def test_another_recipe_than_mine(world: World) -> None:
     other = Source(recipe=world.source.recipe.replace("port: 2222", "port: 2223"), lock=world.source.lock)
     assert "out of step" in detail(world.verify(own=other), "own recipe")
     lock, _ = world.source.read()
-    fewer = lock.model_copy(update={"wheels": lock.wheels[1:]})
-    from imagebuilder import lock as locks
+    from imagebuilder.lock import file as lockfile
 
-    other = Source(recipe=world.source.recipe, lock=locks.dumps(fewer))
-    result = world.verify(own=other)
-    assert detail(result, "own recipe") == "the image is made from another recipe or lock"
-    assert not result.passed
+    first = lock.wheels[0]
+    bytes_ = lock.model_copy(
+        update={"wheels": (first.model_copy(update={"sha256": "0" * 64}), *lock.wheels[1:])}
+    )
+    fewer = lock.model_copy(update={"wheels": lock.wheels[1:]})
+    for changed, said in (
+        (bytes_, "the image is made from another recipe or lock"),
+        (fewer, f"does not have {first.name}"),
+    ):
+        other = Source(
+            recipe=world.source.recipe, lock=lockfile.dumps(lockfile.LockFile(sections=(changed,)))
+        )
+        result = world.verify(own=other)
+        assert said in detail(result, "own recipe")
+        assert not result.passed
 
 
 def drop_package(document: Any) -> None:
@@ -322,7 +360,7 @@ def test_a_config_that_the_recipe_does_not_give(own: World) -> None:
 
 
 def test_an_image_of_another_version(own: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagebuilder.attest.provenance.__version__", "9.9")
+    monkeypatch.setattr("imagebuilder.publish.attest.provenance.__version__", "9.9")
     own.push()
     monkeypatch.undo()
     assert own.verify().passed
@@ -362,6 +400,63 @@ def test_a_signature_of_another_image_is_none(world: World) -> None:
     ]
     assert signature.is_signed(client, world.image.manifest, KEY.public_key())
     assert not signature.is_signed(client, elsewhere, KEY.public_key())
+
+
+def test_only_what_is_listed_before_the_upload_is_attached(world: World) -> None:
+    """A gate that looks at `bundle.documents` has seen all that goes up beside the image."""
+    listed = {
+        documents.digest_of(data) for document in documents_of(world) for data in document.files.values()
+    }
+    world.push()
+    manifests = [json.loads(data) for _, data in world.registry.manifests.values()]
+    attached = [manifest for manifest in manifests if "subject" in manifest]
+    assert {layer["digest"] for manifest in attached for layer in manifest["layers"]} == listed
+    client = world.client()
+    (statement,) = envelope.statements(client, world.image.manifest, KEY.public_key())
+    assert documents.digest_of(statement) in listed
+
+
+def copied(world: World, path: str) -> str:
+    """Copy all of a repository into another one of the registry, as whoever may push there can."""
+    for (_, name), manifest in tuple(world.registry.manifests.items()):
+        world.registry.manifests[path, name] = manifest
+    for (_, name), blob in tuple(world.registry.blobs.items()):
+        world.registry.blobs[path, name] = blob
+    return f"{world.registry.host}/{path}"
+
+
+def test_a_signature_counts_in_the_repository_that_it_was_made_for(world: World, tmp_path: Path) -> None:
+    world.push()
+    name = f"{copied(world, 'other/cpu')}@{world.image.manifest}"
+    key, store = ("--key", written(tmp_path, KEY)), ("--store", world.store.root)
+    code, out, _ = command("verify", name, *key, *store)
+    assert (code, out.splitlines()[-1]) == (1, "NOT verified")
+    assert f"this key signed it for {world.repository}, not for the repository that it is in" in out
+    assert f"say --signed-for {world.repository}" in out
+    code, out, _ = command("verify", name, *key, *store, "--signed-for", world.repository)
+    assert (code, out.splitlines()[-1]) == (0, "verified")
+    assert command("verify", name, *key, *store, "--signed-for", f"{world.repository}x")[0] == 1
+    refused = CliRunner().invoke(app, ["verify", name, "--signed-for", world.repository]).exception
+    assert isinstance(refused, InputError)
+    # Whoever signs the copy signs it for its repository.
+    client = published.open_image(name, OPTIONS)
+    assert signature.sign(client, world.image.manifest, KEY)
+    assert not signature.sign(client, world.image.manifest, KEY)
+    assert published.read(client, KEY.public_key()).signed
+
+
+@pytest.mark.parametrize(
+    ("told", "repository"),
+    [
+        ("registry.example/team/x", "registry.example/team/x"),
+        ("registry.example/team/x:latest", "registry.example/team/x"),
+        ("index.docker.io/library/x", "docker.io/library/x"),
+        ("x", "docker.io/library/x"),
+        ("not a name\x1b", "not a name\\x1b"),
+    ],
+)
+def test_repositories_as_other_tools_write_them(told: str, repository: str) -> None:
+    assert signature._repository(told) == repository
 
 
 @pytest.mark.parametrize(
@@ -406,7 +501,7 @@ def test_rubbish_that_is_attached_is_passed_over(world: World) -> None:
     ).manifest()
     rows = []
     for data in (rubbish, foreign, stray, bare):
-        digest = artefacts.digest_of(data)
+        digest = documents.digest_of(data)
         world.registry.manifests["team/cpu", digest] = (OCI_MANIFEST, data)
         rows.append({"mediaType": OCI_MANIFEST, "digest": digest, "size": len(data)})
     gone = {"mediaType": OCI_MANIFEST, "digest": f"sha256:{'8' * 64}", "size": 5}
@@ -454,7 +549,7 @@ def test_inspection_of_what_others_made(world: World) -> None:
     push(world.image, world.store, world.repository, ["one"], options=OPTIONS)
     manifest = json.loads(world.registry.manifests["team/cpu", "one"][1])
     for config in (b"{}", b'{"config": 1, "history": [1], "rootfs": []}'):
-        digest = artefacts.digest_of(config)
+        digest = documents.digest_of(config)
         world.registry.blobs["team/cpu", digest] = config
         manifest["config"].update(digest=digest, size=len(config))
         world.registry.manifests["team/cpu", "foreign"] = (OCI_MANIFEST, json.dumps(manifest).encode())
@@ -514,6 +609,30 @@ def test_the_command_that_verifies(world: World, tmp_path: Path) -> None:
     assert (code, "there is no recipe and lock to make it from" in out) == (1, True)
 
 
+def test_a_rebuild_proves_an_image_by_its_digest(world: World) -> None:
+    world.push()
+    image = published.read(world.client(), KEY.public_key())
+    asked: list[tuple[str, str]] = []
+
+    def check(digest: str) -> tuple[str, str]:
+        def rebuild(_: Source, platform: str, distribution: str) -> Rebuilt:
+            asked.append((platform, distribution))
+            layers = (image.manifest.layers[0].digest, f"sha256:{64 * '1'}")
+            return Rebuilt(digest=digest, layers=layers, seconds=1.5)
+
+        made = rebuild_check(world.source, image, rebuild)
+        return made.status, made.detail
+
+    assert check(image.digest) == ("passed", "the same digest, in 1.5 s")
+    other = f"sha256:{64 * '0'}"
+    told = f"recipe and lock give {other} here; 1 of 2 layers are the same"
+    assert check(other) == ("failed", told)
+    assert asked == [("linux/amd64", "debian")] * 2
+    lock = re.sub(r'"inputs": "[0-9a-f]+"', f'"inputs": "{64 * "0"}"', world.source.lock)
+    stale = dataclasses.replace(world.source, lock=lock)
+    assert rebuild_check(stale, image, lambda *_: pytest.fail("built")).status == "failed"
+
+
 def test_the_command_that_inspects_shows_no_escapes(world: World) -> None:
     push(world.image, world.store, world.repository, ["one"], options=OPTIONS)
     config = json.loads(world.store.blob(world.image.config).read_bytes())
@@ -522,8 +641,8 @@ def test_the_command_that_inspects_shows_no_escapes(world: World) -> None:
     config["history"] = [{"created_by": red} for _ in world.image.layers]
     manifest = json.loads(world.registry.manifests["team/cpu", "one"][1])
     data = json.dumps(config).encode()
-    manifest["config"].update(digest=artefacts.digest_of(data), size=len(data))
-    world.registry.blobs["team/cpu", artefacts.digest_of(data)] = data
+    manifest["config"].update(digest=documents.digest_of(data), size=len(data))
+    world.registry.blobs["team/cpu", documents.digest_of(data)] = data
     world.registry.manifests["team/cpu", "odd"] = (OCI_MANIFEST, json.dumps(manifest).encode())
     for words in (("inspect",), ("inspect", "--json"), ("verify",), ("verify", "--json")):
         code, out, err = command(*words, f"{world.repository}:odd", "--store", world.store.root)

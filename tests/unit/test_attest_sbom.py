@@ -12,10 +12,10 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-from imagebuilder.attest import sbom
-from imagebuilder.attest.licences import Licence
-from imagebuilder.attest.sbom import Material
-from imagebuilder.lock import Lock
+from imagebuilder.lock.model import Lock
+from imagebuilder.publish.attest import sbom
+from imagebuilder.publish.attest.licences import Licence
+from imagebuilder.publish.attest.sbom import Material
 from tests.unit import samples
 
 LOCK = samples.lock(

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from nacl.secret import SecretBox
 
-from imagebuilder.attest import signing_keys
 from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.publish.attest import signing_keys
 
 PASSWORD = "correct horse"
 KEY = ec.generate_private_key(ec.SECP256R1())

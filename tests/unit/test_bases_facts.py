@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.bases import archives, facts, tree
-from imagebuilder.bases.facts import System
+from imagebuilder.bases import archives, tree
+from imagebuilder.bases import system as facts
+from imagebuilder.bases.system import System
 from imagebuilder.errors import InputError
-from imagebuilder.site import ArchiveSite, Site
+from imagebuilder.host.site import ArchiveSite, Site
 from tests.support import standin_base
 
 RELEASE = b'PRETTY_NAME="Ubuntu 22.04.5 LTS"\nID=ubuntu\nVERSION_CODENAME=jammy\n'

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from imagebuilder.core.progress import JsonProgress
 from imagebuilder.engines.buildlog import BuildLog, title
-from imagebuilder.progress import JsonProgress
 
 APT = "[os 2/2] RUN --mount=type=cache,target=/var/cache/apt apt-get install -y x"
 

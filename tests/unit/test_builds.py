@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import lock as locks
 from imagebuilder import plan as plans
-from imagebuilder import process, share
+from imagebuilder.catalog import select
+from imagebuilder.core import process, share
 from imagebuilder.errors import ConflictError, FetchError
-from imagebuilder.lock import Build, Deb, Source
+from imagebuilder.host.site import Site
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import Build, Deb, Source
 from imagebuilder.plan import BuiltLayer
-from imagebuilder.render import render
+from imagebuilder.plan.render import render
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.builds import locate_sdists, resolve_builds
 from imagebuilder.resolve.request import Request, request
-from imagebuilder.site import Site
 from tests.support.wheelfolder import put, put_sdist
 from tests.unit import samples
 
@@ -40,7 +43,7 @@ Checksums-Sha256:
  {"5" * 64} 1 openmpi_5.0.6.orig.tar.xz
 Directory: pool/main/o/openmpi
 """
-IMAGE = (samples.deb("libc6", "2.41-12"), samples.deb("apt"))
+IMAGE = (samples.deb("apt"), samples.deb("libc6", "2.41-12"))
 GCC = samples.deb("gcc").model_copy(update={"sha256": "e" * 64})
 RECIPE = samples.recipe(pins={"openmpi": "5.0"}, build=("openmpi",))
 
@@ -61,7 +64,7 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
 
     def source_packages(_request: Request, _name: str, suite: str, _site: Site) -> tuple[Source, ...]:
         if suite == "sid":
-            raise FetchError("the package index of debian sid could not be had")
+            raise FetchError("the package index of debian sid could not be fetched")
         return tuple(source(version, suite) for version in offered[suite])
 
     monkeypatch.setattr(debian, "source_packages", source_packages)
@@ -70,7 +73,7 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
 
 
 def resolve(recipe: object = RECIPE, keep: tuple[Build, ...] = (), **more: object) -> Build:
-    return resolve_builds(request(recipe), IMAGE, Site(), keep, **more)[0]  # type: ignore[arg-type]
+    return resolve_builds(request(select(recipe)), IMAGE, Site(), keep, **more)[0]  # type: ignore[arg-type]
 
 
 def test_debian_s_answer_is_read_without_its_own_additions() -> None:
@@ -86,7 +89,7 @@ def test_debian_s_answer_is_read_without_its_own_additions() -> None:
 def test_the_newest_source_that_fits_is_taken_and_only_its_own_packages_are_added() -> None:
     build = resolve()
     assert build.version == "5.0.7"
-    assert build.system == ("libc6", "apt")
+    assert build.system == ("apt", "libc6")
     assert build.debs == (GCC,)
     assert {"gcc", "g++", "libucx-dev", "make"} <= set(build.packages)
 
@@ -116,7 +119,7 @@ def test_the_base_s_own_suite_has_to_answer(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_pinned_compiler_compiles_it() -> None:
     recipe = samples.recipe(pins={"openmpi": "5.0", "gcc": "13"}, build=("openmpi",))
-    packages = request(recipe).builds[0].packages
+    packages = request(select(recipe)).builds[0].packages
     assert {"gcc-13", "g++-13"} <= set(packages)
     assert "gcc" not in packages
 
@@ -147,7 +150,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def test_an_sdist_comes_with_the_wheels_that_build_it(index: Site) -> None:
     recipe = samples.recipe(pins={"openmpi": "5.0", "mpi4py": "4.0"}, build=("mpi4py", "openmpi"))
-    mpi, python = resolve_builds(request(recipe), IMAGE, index)
+    mpi, python = resolve_builds(request(select(recipe)), IMAGE, index)
     assert (mpi.component, python.component) == ("openmpi", "mpi4py")
     assert python.version == "4.0.3"
     assert [wheel.name for wheel in python.wheels] == ["cython", "pip", "setuptools", "wheel"]
@@ -176,20 +179,20 @@ def built_lock() -> locks.Lock:
             Source(name="mpi4py", version="4.1.1", file="mpi4py-4.1.1.tar.gz", size=1, sha256="9" * 64),
         ),
     )
-    return samples.lock(format=2, debs=plain, builds=(build, against))
+    return samples.lock(debs=plain, builds=(build, against))
 
 
 def test_a_lock_with_builds_survives_and_one_without_is_as_before() -> None:
     lock = built_lock()
-    assert locks.loads(locks.dumps(lock), "x") == lock
-    assert '"builds"' not in locks.dumps(samples.lock())
+    assert lockfile.loads(lockfile.dumps(LockFile(sections=(lock,))), "x").sections[0] == lock
+    assert '"builds"' not in lockfile.dumps(LockFile(sections=(samples.lock(),)))
     assert {"e" * 64, "9" * 64} <= {file.sha256 for file in lock.files}
     assert len(lock.files) == len({file.sha256 for file in lock.files})
 
 
 def built_layers() -> list[BuiltLayer]:
     recipe = samples.recipe(pins={"openmpi": "5.0", "mpi4py": "4.1"}, build=("mpi4py", "openmpi"))
-    return [x for x in plans.plan(recipe, built_lock(), ()).layers if isinstance(x, BuiltLayer)]
+    return [x for x in plans.plan(select(recipe), built_lock(), ()).layers if isinstance(x, BuiltLayer)]
 
 
 def test_each_is_a_layer_that_knows_what_it_is_compiled_against() -> None:
@@ -206,13 +209,13 @@ def test_what_else_is_in_the_image_does_not_compile_it_again() -> None:
     recipe = samples.recipe(pins={"openmpi": "5.0", "mpi4py": "4.1"}, build=("mpi4py", "openmpi"))
     lock = built_lock()
     more = lock.model_copy(update={"debs": (*lock.debs, samples.deb("htop"))})
-    keys = {layer.key for layer in plans.plan(recipe, more, ()).layers}
+    keys = {layer.key for layer in plans.plan(select(recipe), more, ()).layers}
     assert {layer.key for layer in built_layers()} <= keys
 
 
 def test_the_dockerfile_has_a_stage_for_each(tmp_path: Path) -> None:
     recipe = samples.recipe(pins={"openmpi": "5.0", "mpi4py": "4.1"}, build=("mpi4py", "openmpi"))
-    text = render(plans.plan(recipe, built_lock(), ()), share.template("Dockerfile.j2"))
+    text = render(plans.plan(select(recipe), built_lock(), ()), share.template("Dockerfile.j2"))
     assert "FROM debian:trixie AS compiled-openmpi" in text
     assert "COPY --from=compiled-openmpi /out/ /\n" in text
     assert "apt-get source --download-only --only-source openmpi=5.0.7-1" in text
@@ -233,7 +236,7 @@ def test_the_dockerfile_has_a_stage_for_each(tmp_path: Path) -> None:
 
 def test_the_request_of_a_recipe_without_builds_hashes_as_before() -> None:
     plain = samples.recipe()
-    asked = request(plain)
-    assert asked.checksum(plain) == dataclasses.replace(asked, builds=()).checksum(plain)
+    asked = request(select(plain))
+    assert asked.checksum() == dataclasses.replace(asked, builds=()).checksum()
     assert samples.recipe(hosts={"driver": "570.26"}).checksum() == plain.checksum()
     assert samples.recipe(devel=True).checksum() != plain.checksum()

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from imagebuilder.core.progress import JsonProgress
 from imagebuilder.engines import buildx
 from imagebuilder.engines.buildlog import Step
 from imagebuilder.engines.buildx import Builder, Request
 from imagebuilder.errors import BuildError, EnvironmentFault, FetchError, ImagebuilderError
-from imagebuilder.progress import JsonProgress
 
 BUILDER = Builder(name="default", asked="", driver="docker", version="26.1.5", raw_json=True, merges=True)
 REQUEST = Request(dockerfile=Path("/x/Dockerfile"), context=Path("/x/context"), platform="linux/amd64")
@@ -122,7 +122,6 @@ def test_docker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_command_line_holds_no_value_of_a_build_argument() -> None:
     request = replace(
         REQUEST,
-        target="os",
         contexts=(("debian:trixie", "oci-layout:///b@sha256:0"), ("debs", "/d")),
         secrets=(("ca", Path("/etc/ca")),),
         arguments=(("https_proxy", "http://me:word@proxy:1"),),
@@ -130,7 +129,7 @@ def test_a_command_line_holds_no_value_of_a_build_argument() -> None:
     )
     assert buildx.command(BUILDER, request) == (
         "docker", "buildx", "build", "--file", "/x/Dockerfile", "--platform", "linux/amd64",
-        "--progress", "rawjson", "--target", "os",
+        "--progress", "rawjson",
         "--build-context", "debian:trixie=oci-layout:///b@sha256:0", "--build-context", "debs=/d",
         "--secret", "id=ca,src=/etc/ca", "--build-arg", "https_proxy", "--load", "/x/context",
     )  # fmt: skip
@@ -180,7 +179,7 @@ def test_what_moved_on_is_named_with_what_to_do(line: str, message: str) -> None
     [
         (
             f"ERROR: failed to solve: debian:trixie: {NO_BASE} such host",
-            "the base docker.io/library/debian:trixie cannot be had from its registry", 6,
+            "the base docker.io/library/debian:trixie cannot be fetched from its registry", 6,
         ),
         ("ERROR: OCI exporter is not supported for the docker driver.", "classic image store", 2),
         ("ERROR: OCI exporter is currently not supported for the docker driver.", "classic image store", 2),

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import process
+from imagebuilder.core import process
+from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import BuildError
+from imagebuilder.host.tools import Desk
 from imagebuilder.layers import built
 from imagebuilder.layers.built import build_built_layer
-from imagebuilder.layers.system import HANDED
-from imagebuilder.lock import Source
+from imagebuilder.layers.system.install import HANDED
+from imagebuilder.lock.model import Source
 from imagebuilder.plan import BuiltLayer, OsLayer, User
-from imagebuilder.progress import no_advance
 from imagebuilder.store import Store
-from imagebuilder.toolbox import Desk
 from tests.support.wheels import Unpacked, unpack
 from tests.unit import samples
 

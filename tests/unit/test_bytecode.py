@@ -24,18 +24,19 @@ from typing import cast
 
 import pytest
 
-from imagebuilder import process
 from imagebuilder.bases import tree
+from imagebuilder.core import process
+from imagebuilder.core.progress import Advance, no_advance
 from imagebuilder.errors import BuildError
-from imagebuilder.layers import bytecode, interpreter
-from imagebuilder.layers.bytecode import build_bytecode_layer, bytecode_path
-from imagebuilder.layers.interpreter import Interpreters
-from imagebuilder.layers.placement import Environment
-from imagebuilder.lock import Deb
+from imagebuilder.host.tools import Desk, Toolbox
+from imagebuilder.layers.bytecode import interpreter
+from imagebuilder.layers.bytecode import layer as bytecode
+from imagebuilder.layers.bytecode.interpreter import Interpreters
+from imagebuilder.layers.bytecode.layer import build_bytecode_layer, bytecode_path
+from imagebuilder.layers.wheels.placement import Environment
+from imagebuilder.lock.model import Deb
 from imagebuilder.plan import VENV, BytecodeLayer
-from imagebuilder.progress import Advance, no_advance
 from imagebuilder.store import DamagedDownloadError, LayerRecord, Store
-from imagebuilder.toolbox import Desk, Toolbox
 from tests.support.wheels import Files, Unpacked, locked, make_wheel, splice, unpack
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -197,6 +198,73 @@ def test_what_does_not_compile_is_left_out(tmp_path: Path, store: Store) -> None
         pyc("demo/declared.py"),
         pyc("demo/warns.py"),
     }
+
+
+def test_modules_that_break_a_compiler_cost_themselves_alone(tmp_path: Path, store: Store) -> None:
+    files = {
+        "demo/a.py": b"x = 1\n",
+        # Older parsers run out of what they call memory.
+        "demo/b.py": b"-" * 40_000 + b"1\n",
+        "demo/c.py": b"a" + b".b" * 20_000 + b"\n",
+        "demo/d.py": b"(" * 40_000,
+        "demo/e.py": b"x = 2\n",
+        "demo/f.py": b"x = 1\n" * (1 << 20),
+    }
+    assert files_in(made(store, tmp_path, files)) == {pyc("demo/a.py"), pyc("demo/e.py")}
+
+
+BROKEN = """
+import os, runpy, signal, sys
+script = runpy.run_path(sys.argv[1])
+inner = script["main"].__globals__
+def compiled(path, source):
+    if path == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if path == "endless":
+        while True:
+            pass
+    if path == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(path, source if path != "large" else b"x = [" + b"a," * 500_000 + b"]")
+original, inner["compiled"], inner["_SECONDS"], inner["_MEMORY"] = inner["compiled"], compiled, 1, 200 << 20
+inner["main"](*sys.argv[2:])
+"""
+
+
+def compiled_with(tmp_path: Path, *names: str) -> tuple[int, str, dict[str, bytes]]:
+    """Compile modules of these names in one batch, with a compiler that breaks at some."""
+    head = struct.Struct("<IIQ")
+    sources = b"".join(head.pack(7, len(name), 6) + name.encode() + b"x = 1\n" for name in names)
+    (tmp_path / "sources").write_bytes(sources)
+    script = Path(bytecode.__file__).parents[1] / "hooks" / "bytecode" / "compile.py"
+    out = tmp_path / "made"
+    out.unlink(missing_ok=True)
+    argv: list[str | Path] = [sys.executable, "-c", BROKEN, script, tmp_path / "sources", out, PYTHON]
+    result = process.run(argv, timeout=60, check=False)
+    found, data = {}, out.read_bytes()
+    while data:
+        _, length, size = head.unpack_from(data)
+        found[data[head.size : head.size + length].decode()] = data[head.size + length :][:size]
+        data = data[head.size + length + size :]
+    return result.code, result.stderr, found
+
+
+@pytest.mark.parametrize("bad", ["segfault", "endless", "large"])
+def test_what_ends_the_compiler_is_left_out_and_the_same_each_time(tmp_path: Path, bad: str) -> None:
+    code, said, found = compiled_with(tmp_path, "a", bad, "b")
+    assert (code, said, set(found)) == (0, "", {"a", "b"})
+    assert compiled_with(tmp_path, "a", bad, "b")[2] == found
+    assert not list(tmp_path.glob("core*"))
+
+
+def test_a_compiler_that_the_host_ended_says_nothing_about_a_module(tmp_path: Path) -> None:
+    code, said, _ = compiled_with(tmp_path, "a", "killed")
+    assert (code, said) == (1, "Python ended with -9 at /a or a module beside it\n")
+
+
+def test_how_deep_a_module_may_nest_does_not_depend_on_the_host() -> None:
+    script = Path(bytecode.__file__).parents[1] / "hooks" / "bytecode" / "python.sh"
+    assert "\nulimit -S -s 8192\n" in script.read_text()
 
 
 def test_only_modules_are_compiled_and_bytecode_of_the_wheel_stays(tmp_path: Path, store: Store) -> None:
@@ -380,7 +448,7 @@ def test_a_package_that_rotted_is_named(tmp_path: Path, store: Store) -> None:
 
 def test_another_python_is_refused(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = make_wheel(tmp_path, {"demo/a.py": b""})
-    hooks = Path(bytecode.__file__).parent / "bytecode_hooks"
+    hooks = Path(bytecode.__file__).parents[1] / "hooks" / "bytecode"
     result = subprocess.run(
         [sys.executable, hooks / "compile.py", "/dev/null", tmp_path / "out", "3.1"],
         capture_output=True,
@@ -450,5 +518,5 @@ def test_of_a_base_only_python_and_what_it_runs_on_is_read() -> None:
 )
 def test_sets_whose_order_is_an_accident_are_known_for_older_pythons(source: str, unsettled: bool) -> None:
     """Before 3.11 two processes write such a set in two orders, so its module is left out."""
-    compiler = runpy.run_path(str(Path(bytecode.__file__).parent / "bytecode_hooks" / "compile.py"))
+    compiler = runpy.run_path(str(Path(bytecode.__file__).parents[1] / "hooks" / "bytecode" / "compile.py"))
     assert compiler["has_unsettled_set"](compile(source, "/x.py", "exec")) is unsettled

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from imagebuilder import plan as plans
-from imagebuilder.lock import Deb
+from imagebuilder.catalog import select
+from imagebuilder.lock.model import Deb
 from imagebuilder.plan import BytecodeLayer
 from tests.unit import samples
 
@@ -13,7 +14,7 @@ PYTHON_DEBS = ("libpython3.13-minimal", "libpython3.13-stdlib", "python3.13-mini
 def planned(**changes: object) -> list[BytecodeLayer]:
     fields: dict[str, object] = {"debs": tuple(map(samples.deb, (*PYTHON_DEBS, "libc6", "openmpi-bin")))}
     lock = samples.lock(**{**fields, **changes})
-    plan = plans.plan(samples.recipe(), lock, ())
+    plan = plans.plan(select(samples.recipe()), lock, ())
     assert isinstance(plan.layers[-1], plans.FilesLayer)
     return [layer for layer in plan.layers if isinstance(layer, BytecodeLayer)]
 
@@ -52,7 +53,7 @@ def test_a_large_wheel_has_its_bytecode_alone_unless_it_brings_libraries_only() 
 def test_bytecode_counts_where_layers_are_limited() -> None:
     wheels = tuple(samples.wheel(f"w{number}", size=plans.OWN_LAYER_BYTES + number) for number in range(99))
     lock = samples.lock(debs=tuple(map(samples.deb, PYTHON_DEBS)), wheels=wheels)
-    layers = plans.plan(samples.recipe(), lock, ()).layers
+    layers = plans.plan(select(samples.recipe()), lock, ()).layers
     assert plans.MAX_LAYERS - 2 <= len(layers) <= plans.MAX_LAYERS
     found = [layer for layer in layers if isinstance(layer, BytecodeLayer)]
     assert sorted(wheel.name for layer in found for wheel in layer.wheels) == sorted(w.name for w in wheels)

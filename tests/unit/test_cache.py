@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import cache
-from imagebuilder.errors import StoreError
-from imagebuilder.progress import no_advance
-from imagebuilder.store import ImageLayer, ImageRecord, LayerRecord, Store
+from imagebuilder import cli
+from imagebuilder.core.progress import no_advance
+from imagebuilder.errors import InputError, StoreError
+from imagebuilder.store import ImageLayer, ImageRecord, LayerRecord, Store, cache
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ def add_image(store: Store, name: str, *layers: LayerRecord) -> ImageRecord:
         config=config[0],
         size=config[1] + manifest[1] + sum(layer.size for layer in layers),
         tag="tag",
+        tags=("tag",),
         lock="0" * 64,
         layers=tuple(ImageLayer(record=layer, title="t", component="c") for layer in layers),
     )
@@ -127,6 +128,32 @@ def test_prune_leaves_layers_that_another_image_uses(store: Store) -> None:
 def test_prune_removes_nothing_when_there_is_room(store: Store) -> None:
     add_layer(store, 1)
     assert cache.prune(store, keep_bytes=10_000).files == 0
+
+
+def test_a_dry_run_tells_what_would_go_and_leaves_it(store: Store) -> None:
+    add_image(store, "demo", add_layer(store, 1), add_layer(store, 2))
+    add_download(store, 9)
+    before = sorted(store.root.rglob("*.json")), cache.usage(store)
+    with store.in_use():
+        told = cache.prune(store, dry_run=True)
+    assert (sorted(store.root.rglob("*.json")), cache.usage(store)) == before
+    assert cache.prune(store) == told
+
+
+@pytest.mark.parametrize("words", [(), ("--all", "--keep", "1GB")])
+def test_prune_asks_how_much(
+    store: Store,
+    words: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_image(store, "demo", add_layer(store, 1))
+    monkeypatch.setattr("sys.argv", ["imagebuilder", "cache", "prune", *words, "--store", str(store.root)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == InputError.exit_code
+    assert "give either --keep SIZE, as in --keep 20GB, or --all" in capsys.readouterr().err
+    assert store.image("demo") is not None
 
 
 def test_prune_waits_for_no_build(store: Store) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagebuilder import catalog
+from imagebuilder.catalog import model
 from imagebuilder.errors import ConflictError, InputError
 from imagebuilder.recipe import Recipe
 
@@ -22,7 +23,7 @@ def recipe(**pins: str) -> Recipe:
 
 
 def chosen(**pins: str) -> dict[str, catalog.Part]:
-    return {part.component.name: part for part in catalog.parts(recipe(**pins))}
+    return {part.component.name: part for part in catalog.select(recipe(**pins)).parts}
 
 
 def test_names_are_those_of_the_files() -> None:
@@ -54,7 +55,8 @@ def test_a_component_is_complete(component: catalog.Component) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.name)
 def test_only_known_placeholders_stand_in_a_component(component: catalog.Component) -> None:
-    used = set(re.findall(r"\{([^}]*)\}", component.model_dump_json().replace("{}", "")))
+    text = component.model_dump_json(exclude={"framework": {"launcher"}})
+    used = set(re.findall(r"\{([^}]*)\}", text.replace("{}", "")))
     assert {name for name in used if re.fullmatch(r"\w+", name)} <= {"version", "major", "minor", "site"}
 
 
@@ -80,8 +82,37 @@ def test_a_combination_that_nobody_provides_says_which_exist() -> None:
     with pytest.raises(ConflictError) as caught:
         chosen(cuda="11.8", cudnn="8.9")
     assert str(caught.value) == (
-        'x: pins.cuda: nobody provides `cuda` for cuda "11.8"\n  -> it exists for cuda "12", cuda "13"'
+        'x: pins.cuda: cuda "11.8" is not available: the catalog has CUDA 12 and 13\n'
+        '  -> set cuda: "12" or "13"'
     )
+
+
+def test_a_component_for_another_one_says_for_which_versions_it_exists() -> None:
+    with pytest.raises(ConflictError) as caught:
+        of(pins={"cuda": "11.8", "cudnn": "8.9"}, base={"image": "nvidia/cuda:11.8.0-base"})
+    assert str(caught.value) == (
+        'x: pins.cudnn: cudnn "8.9" is not available for cuda "11.8": the catalog has it for CUDA 12 and 13\n'
+        '  -> set cuda: "12" or "13"'
+    )
+
+
+def test_what_a_missing_pin_would_bring_and_miss_is_reported_with_it() -> None:
+    with pytest.raises(ConflictError) as caught:
+        of(pins={"nccl": "2.27.5"}, devel=True)
+    assert str(caught.value).splitlines()[::2] == [
+        "x: pins.nccl: `nccl` needs `cuda`, which is not pinned",
+        "x: devel: `nvcc` needs `gcc`, which is not pinned",
+    ]
+    with pytest.raises(ConflictError) as caught:
+        of(pins={"nccl": "2.27.5", "gcc": "14"}, devel=True)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_version_that_the_chosen_provider_does_not_have_is_the_problem() -> None:
+    with pytest.raises(
+        ConflictError, match=r'pins\.cuda: cuda "11\.8" is not available: the catalog has CUDA'
+    ):
+        of(pins={"cuda": "11.8"}, providers={"cuda": "wheel"})
 
 
 @pytest.mark.parametrize(
@@ -109,14 +140,14 @@ def test_placeholders_are_filled_and_other_braces_stay() -> None:
 def test_a_wrong_catalog_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(FOLDER / "cuda.yaml", tmp_path)
     (tmp_path / "broken.yaml").write_text("name: broken\nsumary: x\nproviders: []\n", encoding="utf-8")
-    monkeypatch.setattr(catalog, "resources", types.SimpleNamespace(files=lambda _name: tmp_path))
+    monkeypatch.setattr(model, "resources", types.SimpleNamespace(files=lambda _name: tmp_path))
     with pytest.raises(InputError, match=r"imagebuilder/catalog/broken\.yaml:2: sumary: .*\n.*`summary`"):
         catalog.load.__wrapped__()
 
 
 def of(**changes: object) -> dict[str, catalog.Part]:
     fields = {"name": "x", "base": "debian:trixie", "python": "3.13", **changes}
-    return {part.component.name: part for part in catalog.parts(Recipe.model_validate(fields))}
+    return {part.component.name: part for part in catalog.select(Recipe.model_validate(fields)).parts}
 
 
 def test_a_compiled_component_brings_only_what_it_needs_to_run() -> None:

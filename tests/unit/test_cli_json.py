@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from imagebuilder import lockfile, supply, workflow
+from imagebuilder import workflow
 from imagebuilder.cli import app
+from imagebuilder.fetch import locked
+from imagebuilder.lock import file as lockfile
 from imagebuilder.store import Store
+from imagebuilder.workflow import LockUpdate
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "cpu-mpi.yaml"
@@ -25,13 +28,16 @@ def said(*words: str | Path, code: int = 0) -> Any:
 
 def test_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     made = lockfile.read(RECIPE.with_suffix(".lock"))
-    monkeypatch.setattr(workflow, "update_lock", lambda *_, **__: (made, made))
+    current = LockUpdate(previous=made, made=made)
+    monkeypatch.setattr(workflow, "update_lock", lambda *_, **__: current)
     told = said("lock", RECIPE)
     assert (told["written"], told["changes"]) == (False, [])
-    monkeypatch.setattr(workflow, "update_lock", lambda *_, **__: (None, made))
+    first = LockUpdate(previous=None, made=made, notes=("worth knowing",))
+    monkeypatch.setattr(workflow, "update_lock", lambda *_, **__: first)
     told = said("lock", RECIPE)
     assert told["written"]
     assert told["changes"]
+    assert told["notes"] == ["worth knowing"]
     (platform,) = told["platforms"]
     assert platform["platform"] == "linux/amd64"
     assert platform["pins"]["openmpi"] == "5.0.7"
@@ -49,7 +55,7 @@ def test_update(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_fetch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(supply, "fetch", lambda *_, **__: None)
+    monkeypatch.setattr(locked, "fetch", lambda *_, **__: None)
     told = said("fetch", RECIPE, "--store", tmp_path, "--progress", "lines")
     (row,) = told["recipes"]
     assert row["fetched_bytes"] == row["bytes"] > 10**7
@@ -68,4 +74,4 @@ def test_the_cache(tmp_path: Path) -> None:
     assert damage["path"] == str(store.blob(digest))
     assert said("cache", "verify", "--fix", "--store", tmp_path)["removed"]
     store.put_bytes(b"blob")
-    assert said("cache", "prune", "--store", tmp_path) == {"files": 1, "bytes": 4}
+    assert said("cache", "prune", "--all", "--store", tmp_path) == {"files": 1, "bytes": 4, "dry_run": False}

@@ -1,4 +1,4 @@
-"""The verbs `report` and `compare-checkpoints`, from the words that are typed to what is printed."""
+"""The verb `report`, from the words that are typed to what is printed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from imagebuilder.smoke import report as reports
 from imagebuilder.store import ImageRecord, Store
 from tests.support.reports import CASES, check, report
 
-CHECKPOINTS = CASES.parent / "checkpoints"
-
 
 def run(*words: str | Path) -> tuple[int, str]:
     result = CliRunner().invoke(app, [str(word) for word in words])
@@ -27,7 +25,16 @@ def store(tmp_path: Path) -> Store:
     found = Store(tmp_path / "store")
     digest, size = found.put_bytes(b"both manifest and config")
     found.put_image(
-        ImageRecord(name="demo", manifest=digest, config=digest, size=size, tag="t", lock="a" * 64, layers=())
+        ImageRecord(
+            name="demo",
+            manifest=digest,
+            config=digest,
+            size=size,
+            tag="t",
+            tags=("t", "a" * 12),
+            lock="a" * 64,
+            layers=(),
+        )
     )
     return found
 
@@ -65,38 +72,3 @@ def test_an_image_without_a_report_and_a_name_of_nothing_are_told_apart(store: S
     for word, words in (("demo", "smoke-test demo"), ("other", "neither a report nor an image")):
         result = CliRunner().invoke(app, ["report", word, "--store", str(store.root)])
         assert words in str(result.exception)
-
-
-def test_checkpoints_are_each_compared_with_the_first() -> None:
-    names = [CHECKPOINTS / name for name in ("model.pt", "model-parameters.pt", "model-changed.pt")]
-    code, text = run("compare-checkpoints", *names, "--json")
-    assert code == 1
-    found = json.loads(text)
-    assert [(Path(row["other"]).name, row["equal"]) for row in found] == [
-        ("model-parameters.pt", True),
-        ("model-changed.pt", False),
-    ]
-    assert {row["first"] for row in found} == {str(names[0])}
-
-
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ((), 1),
-        (("--only", "optimizer"), 0),
-        (("--only", "buffer", "--only", "value"), 1),
-        (("--atol", "1e9", "--only", "buffer"), 0),
-        (("--atol", "nan"), 2),
-        (("--rtol", "-1"), 2),
-        (("--only", "weights"), 2),
-    ],
-)
-def test_options_say_what_counts(options: tuple[str, ...], code: int) -> None:
-    words = ("compare-checkpoints", CHECKPOINTS / "model.pt", CHECKPOINTS / "model-changed.pt", *options)
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert getattr(result.exception, "exit_code", result.exit_code) == code
-
-
-def test_one_checkpoint_alone_cannot_be_compared() -> None:
-    result = CliRunner().invoke(app, ["compare-checkpoints", str(CHECKPOINTS / "model.pt")])
-    assert getattr(result.exception, "exit_code", None) == 2

@@ -2,10 +2,13 @@ from pathlib import Path
 
 import pytest
 
+from imagebuilder.catalog import select
 from imagebuilder.errors import ConflictError
+from imagebuilder.host.site import Site
 from imagebuilder.resolve.python import resolve_wheels
 from imagebuilder.resolve.request import request
-from imagebuilder.site import Site
+from imagebuilder.store import Store
+from imagebuilder.workflow.locking import update_lock
 from tests.support.wheelfolder import put, torch_world
 from tests.unit import samples
 
@@ -25,7 +28,7 @@ def world(tmp_path: Path) -> Path:
 
 def conflict(world: Path, pins: dict[str, str] | None = None, **changes: object) -> str:
     """Resolve with some pins changed, and give what the user reads."""
-    asked = request(samples.recipe(**{"pins": {**PINS, **(pins or {})}, **changes}))
+    asked = request(select(samples.recipe(**{"pins": {**PINS, **(pins or {})}, **changes})))
     with pytest.raises(ConflictError) as error:
         resolve_wheels(asked, "2.41", Site(no_index=True, wheel_folders=(str(world),)))
     return str(error.value)
@@ -128,7 +131,7 @@ def test_a_requirement_whose_own_needs_clash_tells_the_solver_s_reason(world: Pa
     put(world, "stubborn", "1.0", ["filelock<3"])
     put(world, "torch", "2.10.0", ["filelock>=3", "nvidia-nccl-cu12==2.27.5"], tag="cp313-cp313-linux_x86_64")
     text = conflict(world, pip=("stubborn",))
-    assert "sample: pip[0]: `stubborn` cannot be had with the rest" in text
+    assert "sample: pip[0]: `stubborn` does not fit with the rest" in text
     assert "filelock" in text
 
 
@@ -137,3 +140,37 @@ def test_a_pin_whose_own_needs_cannot_be_had_is_told(world: Path) -> None:
     text = conflict(world, {"torch": "3.0"})
     assert 'sample: pins.torch: torch "3.0"' in text
     assert "does-not-exist" in text
+
+
+def test_a_missing_pin_does_not_hide_that_others_clash(world: Path, tmp_path: Path) -> None:
+    path, site = tmp_path / "x.yaml", tmp_path / "site.yaml"
+    site.write_text(f"no_index: true\nwheel_folders: [{world}]\n")
+    text = 'name: x\nbase: debian:trixie\npython: "3.13"\npins:\n  nccl: "2.28.9"\n  torch: "2.10.0"\n'
+    path.write_text(text)
+    with pytest.raises(ConflictError) as caught:
+        update_lock(path, site, None, Store(tmp_path / "store"), tools="host")
+    assert str(caught.value).splitlines() == [
+        f"{path}:5: pins.nccl: `nccl` needs `cuda`, which is not pinned",
+        "  -> add `cuda:` under `pins:`",
+        f'{path}:5: pins.nccl: nccl "2.28.9" clashes: torch 2.10.0 requires nvidia-nccl-cu12==2.27.5',
+        '  -> set nccl: "2.27.5", or force it with `override: [nccl]`',
+    ]
+    path.write_text(text.replace("2.28.9", "2.27.5"))
+    with pytest.raises(ConflictError) as caught:
+        update_lock(path, site, None, Store(tmp_path / "store"), tools="host")
+    assert len(caught.value.problems) == 1
+
+
+def test_a_problem_beside_a_missing_pin_is_reported_once(world: Path, tmp_path: Path) -> None:
+    path, site = tmp_path / "x.yaml", tmp_path / "site.yaml"
+    site.write_text(f"no_index: true\nwheel_folders: [{world}]\n")
+    path.write_text(
+        'name: x\nbase: debian:trixie\npython: "3.13"\n'
+        'pins:\n  mpich: "4.2.1"\n  nccl: "2.27.5"\n  openmpi: "5.0.7"\n'
+    )
+    with pytest.raises(ConflictError) as caught:
+        update_lock(path, site, None, Store(tmp_path / "store"), tools="host")
+    assert [problem.where for problem in caught.value.problems] == [
+        f"{path}:5: pins.mpich",
+        f"{path}:6: pins.nccl",
+    ]

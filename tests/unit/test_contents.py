@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import contents
-from imagebuilder.contents import Item
 from imagebuilder.errors import StoreError
+from tests.support import contents
+from tests.support.contents import Item
 
 Row = tuple[str, str, int]  # path, what it holds or where it leads, mode
 

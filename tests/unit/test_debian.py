@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import os
+import pwd
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from imagebuilder import suites
+from imagebuilder.catalog import select
+from imagebuilder.debian import suites
 from imagebuilder.errors import BuildError, ConflictError, EnvironmentFault, FetchError, InputError
-from imagebuilder.lock import Deb
+from imagebuilder.host import tools
+from imagebuilder.host.site import Site, ToolsSite
+from imagebuilder.lock.model import Deb
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.request import Pinned, Request
 from imagebuilder.resolve.request import request as make_request
-from imagebuilder.site import Site, ToolsSite
 from tests.unit import samples
 
 MIRROR = "http://mirror.example/debian"
@@ -41,6 +47,7 @@ here=$(dirname "$0")
 case $1 in
 update)
     cp "$APT_CONFIG" "$here/asked.conf"
+    find "$(dirname "$APT_CONFIG")" -printf '%m %u /%P\\n' >"$here/asked.files"
     cat "$(dirname "$APT_CONFIG")"/etc/*.sources >"$here/asked.sources"
     cp "$here/index" "$(dirname "$APT_CONFIG")/lists/mirror_Packages"
     cat "$here/update_says" >&2
@@ -76,7 +83,7 @@ def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Apt:
 
 def request(**changes: Any) -> Request:
     """What a recipe with the pin of one Debian package asks for."""
-    asked = make_request(samples.recipe(pins={"openmpi": "5.0.7"}))
+    asked = make_request(select(samples.recipe(pins={"openmpi": "5.0.7"})))
     return dataclasses.replace(asked, **{"packages": ("openmpi-bin", "python3"), **changes})
 
 
@@ -139,6 +146,32 @@ def test_apt_runs_in_a_root_of_its_own_with_the_site_s_options(apt: Apt) -> None
     sources = (folder / "asked.sources").read_text()
     assert f"URIs: {MIRROR}\nSuites: trixie trixie-updates\n" in sources
     assert f"URIs: {MIRROR}-security\nSuites: trixie-security\n" in sources
+
+
+@pytest.mark.parametrize("contained", [False, True], ids=["on this host", "in a container"])
+def test_nobody_else_reads_the_site_s_passwords_and_keys(
+    contained: bool, apt: Apt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def opened(folder: Path, **_options: object) -> Iterator[tools.Desk]:
+        yield tools.HostDesk(folder=folder, contained=contained)
+
+    monkeypatch.setattr(tools, "choose", lambda _site: SimpleNamespace(open=opened))
+    (tmp_path / "client.key").write_text("geheim")
+    address = "http://me:geheim@proxy.example"
+    options = (("Acquire::http::Proxy", address), ("Acquire::https::SslKey", str(tmp_path / "client.key")))
+    folder = apt()
+    debian.resolve_debs(request(), dataclasses.replace(SITE, apt_options=options))
+    assert address in (folder / "asked.conf").read_text()
+    rows = [line.split() for line in (folder / "asked.files").read_text().splitlines()]
+    modes = {place: mode for mode, _, place in rows}
+    assert modes["/"] == "700"
+    secret = ["/apt.conf", "/etc/suite.sources", *(["/etc/1-client.key"] if contained else [])]
+    assert {modes[place] for place in secret} == {"600"}
+    assert "geheim" not in (folder / "asked.argv").read_text()
+    if os.geteuid() == 0 and "_apt" in {user.pw_name for user in pwd.getpwall()}:
+        # Root's apt fetches as this user, which has to get in.
+        assert {owner for _, owner, _ in rows} == {"_apt"}
 
 
 def test_nothing_remains_of_the_root(apt: Apt, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from imagebuilder.resolve import debpins, debversion
+from imagebuilder.debian import versions
+from imagebuilder.resolve import debpins
 from imagebuilder.resolve.request import Pinned
 from tests.unit import samples
 from tests.unit.test_debian import request
@@ -36,7 +37,7 @@ INDEX = {
     ],
 )
 def test_the_packaging_is_taken_from_a_version(debian: str, upstream: str) -> None:
-    assert debversion.upstream(debian) == upstream
+    assert versions.upstream(debian) == upstream
 
 
 def test_a_pin_whose_package_carries_the_major_offers_the_majors_there_are() -> None:

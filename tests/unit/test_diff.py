@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import diff, plan
-from imagebuilder.diff import Change, Part, Side
+from imagebuilder import plan
+from imagebuilder.catalog import select
+from imagebuilder.image import diff
+from imagebuilder.image.diff import ChangedValue, ComparedLayer, Side
 from imagebuilder.plan import OsPart
 from imagebuilder.store import LayerRecord, Store
 from tests.unit import samples
@@ -18,11 +20,11 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def part(identity: str, size: int = 100, *, measured: bool = True) -> Part:
-    return Part(identity=identity, title=f"layer {identity}", size=size, measured=measured)
+def part(identity: str, size: int = 100, *, measured: bool = True) -> ComparedLayer:
+    return ComparedLayer(identity=identity, title=f"layer {identity}", size=size, measured=measured)
 
 
-def side(*parts: Part, **pins: str) -> Side:
+def side(*parts: ComparedLayer, **pins: str) -> Side:
     return Side(name="x", pins=pins, packages=None, layers=parts)
 
 
@@ -40,9 +42,9 @@ def test_only_new_layers_would_be_pushed() -> None:
     assert found.new == (part("new", 20),)
     assert (found.push_bytes, found.shared_bytes, found.measured) == (20, 1000, True)
     assert found.pins == (
-        Change(name="cudnn", before="9.10.2", after=""),
-        Change(name="gcc", before="", after="14.2.0"),
-        Change(name="nccl", before="2.27.5", after="2.28.9"),
+        ChangedValue(name="cudnn", before="9.10.2", after=""),
+        ChangedValue(name="gcc", before="", after="14.2.0"),
+        ChangedValue(name="nccl", before="2.27.5", after="2.28.9"),
     )
 
 
@@ -66,7 +68,7 @@ def test_packages_differ_by_version_and_by_bytes() -> None:
 
 def test_a_planned_layer_and_the_same_one_built_are_one(store: Store) -> None:
     lock = samples.lock()
-    planned = plan.plan(samples.recipe(), lock, ())
+    planned = plan.plan(select(samples.recipe()), lock, ())
     before = diff.of_plan("a", lock, planned, store)
     assert before.layers is not None
     assert not any(layer.measured for layer in before.layers)
@@ -81,7 +83,7 @@ def test_a_planned_layer_and_the_same_one_built_are_one(store: Store) -> None:
 
 def test_a_part_of_a_system_is_expected_to_be_what_its_packages_gave_elsewhere(store: Store) -> None:
     lock = samples.lock(debs=(samples.deb("bash"), samples.deb("openssh"), samples.deb("htop")))
-    made = plan.plan(samples.recipe(), lock, ())
+    made = plan.plan(select(samples.recipe()), lock, ())
     for number, layer in enumerate(made.layers):
         digest, size = store.put_bytes(f"layer {number}".encode())
         record = LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type="x")
@@ -91,7 +93,7 @@ def test_a_part_of_a_system_is_expected_to_be_what_its_packages_gave_elsewhere(s
     more = samples.lock(debs=(*lock.debs, samples.deb("tree")))
     sides = (
         diff.of_plan("a", lock, made, store),
-        diff.of_plan("b", more, plan.plan(samples.recipe(), more, ()), store),
+        diff.of_plan("b", more, plan.plan(select(samples.recipe()), more, ()), store),
     )
     found = diff.compare(*sides)
     assert found.new is not None

@@ -1,4 +1,4 @@
-"""The docker engine, with a false `docker` that gives a small root file system for every build."""
+"""The docker engine, with a false `docker` that gives a small archive for every build."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from imagebuilder import oci, share
+from imagebuilder import cli
 from imagebuilder import plan as plans
-from imagebuilder.engines import bases, docker, embedded
-from imagebuilder.engines.means import Choice, Means
+from imagebuilder.catalog import select
+from imagebuilder.cli.engines import DockerBuild, build_with_docker
+from imagebuilder.core import labels as label_names
+from imagebuilder.core.progress import LineProgress
+from imagebuilder.engines import bases, dockerfile, embedded
+from imagebuilder.engines.bases import Choice
+from imagebuilder.engines.dockerfile import BuildxOptions
 from imagebuilder.errors import BuildError, EnvironmentFault, InputError
-from imagebuilder.lock import Build, Source
-from imagebuilder.plan import DockerOsLayer, Entry, Plan
-from imagebuilder.progress import LineProgress
-from imagebuilder.render import render
-from imagebuilder.site import Site, ToolsSite
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Build, Source
+from imagebuilder.plan import Entry, Plan
 from imagebuilder.store import DamagedDownloadError, LayerRecord, Store
-from imagebuilder.workflow import labels
 from tests.unit import samples
 
 DIGEST = f"sha256:{'1' * 64}"
@@ -82,7 +85,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def planned(store: Store) -> tuple[Plan, embedded.Workshop]:
+def planned(store: Store) -> tuple[Plan, embedded.BuildContext]:
     """An image of one Debian package and no wheels, whose bytes are in the store."""
     data = b"no real package"
     sha256 = hashlib.sha256(data).hexdigest()
@@ -90,9 +93,11 @@ def planned(store: Store) -> tuple[Plan, embedded.Workshop]:
     store.download(sha256).write_bytes(data)
     deb = samples.deb("openmpi-bin", "5.0.7-1").model_copy(update={"sha256": sha256, "size": len(data)})
     lock = samples.lock(debs=(deb,), wheels=())
-    plan = plans.plan(samples.recipe(), lock, (Entry(path="/etc/x", kind="file", mode=0o644, text="x"),))
-    shop = embedded.Workshop(lock=lock, store=store, site=Site(), progress=LineProgress(sys.stderr))
-    return plan, shop
+    plan = plans.plan(
+        select(samples.recipe()), lock, (Entry(path="/etc/x", kind="file", mode=0o644, text="x"),)
+    )
+    context = embedded.BuildContext(lock=lock, store=store, site=Site(), progress=LineProgress(sys.stderr))
+    return plan, context
 
 
 def asked(folder: Path) -> list[str]:
@@ -100,52 +105,15 @@ def asked(folder: Path) -> list[str]:
     return [line for line in found if line.startswith("buildx build")]
 
 
-def test_the_os_stage_becomes_a_layer_and_is_not_made_twice(false_docker: Path, store: Store) -> None:
-    plan, shop = planned(store)
-    built = docker.build(plan, shop, Means(base="registry"))
-    (line,) = asked(false_docker)
-    assert "--target os" in line
-    assert "--network=none" in line
-    assert f"--build-context debian:trixie=docker-image://debian:trixie@{DIGEST}" in line
-    assert "--build-context debs=" in line
-    assert (built.made, len(built.image.layers)) == (2, 2)
-    again = docker.build(plan, shop, Means(base="registry"))
-    assert (again.made, again.image) == (0, built.image)
-    assert len(asked(false_docker)) == 1
-    assert not list((store.root / "work").iterdir())
-
-
-@pytest.mark.usefixtures("false_docker")
-def test_the_image_says_who_made_it_and_is_in_step_with_its_plan(store: Store) -> None:
-    plan, shop = planned(store)
-    image = docker.build(plan, shop, Means(base="registry")).image
-    found = labels(image, store)
-    assert found[plans.ENGINE_LABEL] == "docker"
-    assert found["org.opencontainers.image.base.digest"] == DIGEST
-    assert not oci.is_image_of(plan, image, store)
-    made = plans.as_made(plan, found)
-    assert oci.is_image_of(made, image, store)
-    assert isinstance(made.layers[0], DockerOsLayer)
-
-
-def test_the_embedded_engines_keys_and_config_do_not_change(store: Store) -> None:
-    plan, _ = planned(store)
-    assert plans.as_made(plan, {}) == plan
-    changed = plans.by_docker(plan)
-    assert changed.layers[0].key != plan.layers[0].key
-    assert changed.layers[1:] == plan.layers[plan.system_layers :]
-    assert plans.by_docker(plan, DIGEST).layers[0].key != changed.layers[0].key
-
-
 def test_a_base_that_was_made_here_is_handed_over(
     false_docker: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bases, "bootstrap", lambda _layer, shop: made_base(shop.store))
-    plan, shop = planned(store)
-    image = docker.build(plan, shop, Means(base="bootstrap")).image
+    monkeypatch.setattr(bases, "bootstrap", lambda _layer, context: made_base(context.store))
+    plan, context = planned(store)
+    dockerfile.build(plan, context, BuildxOptions(base="bootstrap"), load=True)
     (line,) = asked(false_docker)
     assert re.search(r"--build-context debian:trixie=oci-layout://\S+/base@sha256:[0-9a-f]{64} ", line)
-    assert "org.opencontainers.image.base.digest" not in labels(image, store)
+    assert label_names.BASE_DIGEST not in (false_docker / "Dockerfile").read_text()
 
 
 def made_base(store: Store) -> LayerRecord:
@@ -157,63 +125,65 @@ def made_base(store: Store) -> LayerRecord:
 def test_the_classic_store_gets_the_base_as_an_image_that_goes_away_again(
     false_docker: Path, store: Store, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    monkeypatch.setattr(bases, "bootstrap", lambda _layer, shop: made_base(shop.store))
+    monkeypatch.setattr(bases, "bootstrap", lambda _layer, context: made_base(context.store))
     (false_docker / "status").write_text('[["Backing Filesystem","extfs"]]')
     if fails:
         (false_docker / "fail").write_text("it broke")
-    plan, shop = planned(store)
+    plan, context = planned(store)
     with pytest.raises(BuildError, match="it broke") if fails else contextlib.nullcontext():
-        docker.build(plan, shop, Means(base="bootstrap"))
+        dockerfile.build(plan, context, BuildxOptions(base="bootstrap"), load=True)
     lines = (false_docker / "asked").read_text().splitlines()
     (name,) = (line.split()[-1] for line in lines if line.startswith("import "))
     assert f"--build-context debian:trixie=docker-image://{name} " in asked(false_docker)[0]
     assert lines[-1] == f"image rm {name}"
 
 
-def test_a_failed_step_leaves_no_layer_and_no_image(false_docker: Path, store: Store) -> None:
+def test_a_failed_step_leaves_nothing_in_the_store(false_docker: Path, store: Store) -> None:
     (false_docker / "fail").write_text("no space left on device")
-    plan, shop = planned(store)
+    plan, context = planned(store)
     with pytest.raises(EnvironmentFault, match="disk is full"):
-        docker.build(plan, shop, Means(base="registry"))
+        dockerfile.build(plan, context, BuildxOptions(base="registry"), load=True)
     assert store.image_names() == ()
-    assert not any("docker" in key for key in store.layer_keys())
+    assert list(store.layer_keys()) == []
     assert not list((store.root / "work").iterdir())
 
 
-def test_pure_builds_all_of_the_dockerfile_and_names_the_image(false_docker: Path, store: Store) -> None:
-    plan, shop = planned(store)
-    built = docker.build_pure(plan, shop, Means(base="registry"), load=True)
+def test_buildkit_builds_all_of_the_dockerfile_and_names_the_image(false_docker: Path, store: Store) -> None:
+    plan, context = planned(store)
+    built = dockerfile.build(plan, context, BuildxOptions(base="registry"), load=True)
     (line,) = asked(false_docker)
     assert "--target" not in line
+    assert f"--build-context debian:trixie=docker-image://debian:trixie@{DIGEST}" in line
     assert "--provenance=false" in line
     assert f"--load --tag sample:{plan.tag} --tag sample:latest" in line
     assert (built.digest, built.reference) == (DIGEST, f"sample:{plan.tag}")
     text = (false_docker / "Dockerfile").read_text()
     assert 'org.imagebuilder.engine="docker"' in text
+    assert f'org.opencontainers.image.base.digest="{DIGEST}"' in text
     assert store.image_names() == ()
 
 
 @pytest.mark.parametrize("name", ["image.tar", "image"])
-def test_pure_writes_a_layout_in_one_step(
-    false_docker: Path, store: Store, tmp_path: Path, name: str
-) -> None:
-    plan, shop = planned(store)
+def test_a_layout_is_written_in_one_step(false_docker: Path, store: Store, tmp_path: Path, name: str) -> None:
+    plan, context = planned(store)
     place = tmp_path / "given" / name
-    docker.build_pure(plan, shop, Means(base="registry"), load=False, output=place)
+    dockerfile.build(plan, context, BuildxOptions(base="registry"), load=False, output=place)
     assert place.exists()
     assert [path.name for path in place.parent.iterdir()] == [name]
     (false_docker / "fail").write_text("it broke")
     with pytest.raises(Exception, match="it broke"):
-        docker.build_pure(plan, shop, Means(base="registry"), load=False, output=tmp_path / "other" / name)
+        dockerfile.build(
+            plan, context, BuildxOptions(base="registry"), load=False, output=tmp_path / "other" / name
+        )
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_pure_does_not_replace_what_is_no_image(false_docker: Path, store: Store, tmp_path: Path) -> None:
-    plan, shop = planned(store)
+def test_the_output_does_not_replace_other_files(false_docker: Path, store: Store, tmp_path: Path) -> None:
+    plan, context = planned(store)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").write_text("dear")
     with pytest.raises(InputError, match="is not an OCI image"):
-        docker.build_pure(plan, shop, Means(base="registry"), load=False, output=tmp_path / "mine")
+        dockerfile.build(plan, context, BuildxOptions(base="registry"), load=False, output=tmp_path / "mine")
     assert asked(false_docker) == []
 
 
@@ -221,76 +191,42 @@ def test_the_classic_store_is_told_of_in_one_line(
     false_docker: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (false_docker / "status").write_text('[["Backing Filesystem","extfs"]]')
-    plan, shop = planned(store)
-    docker.build_pure(plan, shop, Means(base="registry"), load=True)
+    plan, context = planned(store)
+    dockerfile.build(plan, context, BuildxOptions(base="registry"), load=True)
     told = [line for line in capsys.readouterr().err.splitlines() if "COPY --link" in line]
     assert len(told) == 1
     with pytest.raises(EnvironmentFault, match="exports no OCI image"):
-        docker.build_pure(plan, shop, Means(base="registry"), load=False, output=Path("x.tar"))
+        dockerfile.build(plan, context, BuildxOptions(base="registry"), load=False, output=Path("x.tar"))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "registry_first", "digest", "at_hand", "expected"),
+    ("wanted", "digest", "expected"),
     [
-        ("auto", False, DIGEST, True, ""),
-        ("auto", False, DIGEST, False, DIGEST),
-        ("auto", False, "", False, ""),
-        ("auto", True, DIGEST, True, DIGEST),
-        ("auto", True, "", True, ""),
-        ("registry", False, DIGEST, True, DIGEST),
-        ("bootstrap", True, DIGEST, True, ""),
+        ("auto", DIGEST, DIGEST),
+        ("auto", "", ""),
+        ("registry", DIGEST, DIGEST),
+        ("bootstrap", DIGEST, ""),
     ],
 )
 def test_where_the_base_comes_from(
-    false_docker: Path, store: Store, wanted: Choice, registry_first: bool, digest: str, at_hand: bool,
-    expected: str,
-) -> None:  # fmt: skip
+    false_docker: Path, store: Store, wanted: Choice, digest: str, expected: str
+) -> None:
     (false_docker / "digest").write_text(digest)
     layer = planned(store)[0].system
-    found = bases.choose(layer, wanted, site(at_hand=at_hand), registry_first=registry_first)
-    assert found.digest == expected
-
-
-def site(*, at_hand: bool) -> Site:
-    """A host that has mmdebstrap itself, or one that has it in a container."""
-    return Site(tools=ToolsSite(where="host" if at_hand else "container"))
+    assert bases.choose(layer, wanted).digest == expected
 
 
 def test_a_registry_that_does_not_answer_is_said_with_a_way_out(false_docker: Path, store: Store) -> None:
     (false_docker / "digest").write_text("")
     layer = planned(store)[0].system
     with pytest.raises(EnvironmentFault, match="no registry answers") as caught:
-        bases.choose(layer, "registry", Site(), registry_first=False)
+        bases.choose(layer, "registry")
     assert "--base bootstrap" in str(caught.value)
 
 
-def test_the_os_stage_has_not_changed_without_its_format() -> None:
-    """A stage that gives other files needs another key: then count the format up, and add a row here."""
-    text = render(plans.plan(samples.recipe(), samples.lock(), ()), share.template("Dockerfile.j2"))
-    start = text.index("\nFROM debian:trixie AS os\n")
-    stage = text[start : text.index("\nIMAGEBUILDER_END_OF_FILE\n", start)]
-    assert {DockerOsLayer.FORMAT: hashlib.sha256(stage.encode()).hexdigest()[:12]} == {1: "6b25ca3d25a9"}
-
-
-def on_a_registry_image() -> tuple[Plan, str]:
-    image = samples.base_image()
-    lock = samples.lock(image=image, format=2)
-    plan = plans.plan(samples.recipe(base={"image": image.name}), lock, ())
-    return plan, f"{image.name}@{image.digest}"
-
-
-def test_a_registry_image_is_not_flattened_into_a_layer(false_docker: Path, store: Store) -> None:
-    plan, _ = on_a_registry_image()
-    _, shop = planned(store)
-    with pytest.raises(InputError, match="would no longer be the registry") as caught:
-        docker.build(plan, shop, Means())
-    assert "--pure" in caught.value.problems[0].hint
-    assert not (false_docker / "asked").exists()
-
-
-def held(store: Store) -> tuple[Plan, embedded.Workshop, str]:
+def held(store: Store) -> tuple[Plan, embedded.BuildContext, str]:
     """An image on a registry's base, whose one layer and one package are in the store."""
-    _, shop = planned(store)
+    _, context = planned(store)
     data = b"no real layer"
     sha256 = hashlib.sha256(data).hexdigest()
     store.download(sha256).write_bytes(data)
@@ -298,15 +234,15 @@ def held(store: Store) -> tuple[Plan, embedded.Workshop, str]:
     layer = layer.model_copy(update={"digest": f"sha256:{sha256}", "size": len(data)})
     # Twice, as an empty layer often is.
     image = samples.base_image().model_copy(update={"layers": (layer, layer), "user": "ubuntu"})
-    lock = shop.lock.model_copy(update={"image": image, "format": 2})
-    plan = plans.plan(samples.recipe(base={"image": image.name}), lock, ())
-    return plan, dataclasses.replace(shop, lock=lock), f"{image.name}@{image.digest}"
+    lock = context.lock.model_copy(update={"image": image})
+    plan = plans.plan(select(samples.recipe(base={"image": image.name})), lock, ())
+    return plan, dataclasses.replace(context, lock=lock), f"{image.name}@{image.digest}"
 
 
 def test_the_dockerfile_alone_starts_from_the_registry_image(false_docker: Path, store: Store) -> None:
     """The store hands it in, and the packages: the site's places of both are nothing for a Dockerfile."""
-    plan, shop, name = held(store)
-    made = docker.build_pure(plan, shop, Means(), load=True)
+    plan, context, name = held(store)
+    made = dockerfile.build(plan, context, BuildxOptions(), load=True)
     assert made.digest == DIGEST
     text = (false_docker / "Dockerfile").read_text()
     assert f"\nFROM {name} AS os\nUSER 0:0\n" in text
@@ -318,8 +254,8 @@ def test_the_dockerfile_alone_starts_from_the_registry_image(false_docker: Path,
 
 
 def test_the_base_that_is_handed_in_has_its_layers_and_its_settings(store: Store, tmp_path: Path) -> None:
-    _, shop, _ = held(store)
-    image = shop.lock.image
+    _, context, _ = held(store)
+    image = context.lock.image
     assert image is not None
     place = bases.imported(image, "amd64", store, tmp_path / "base")
     blobs = tmp_path / "base" / "blobs" / "sha256"
@@ -336,15 +272,15 @@ def test_the_base_that_is_handed_in_has_its_layers_and_its_settings(store: Store
 
 def test_the_classic_store_pulls_the_base_by_its_digest(false_docker: Path, store: Store) -> None:
     (false_docker / "status").write_text('[["Backing Filesystem","extfs"]]')
-    plan, shop, name = held(store)
-    docker.build_pure(plan, shop, Means(), load=True)
+    plan, context, name = held(store)
+    dockerfile.build(plan, context, BuildxOptions(), load=True)
     (build,) = asked(false_docker)
     assert f"--build-context {name}" not in build
     assert "--build-context debs=/" in build
 
 
 def test_an_archive_of_upstream_s_is_handed_in(false_docker: Path, store: Store) -> None:
-    _, shop = planned(store)
+    _, context = planned(store)
     data = b"no real archive"
     sha256 = hashlib.sha256(data).hexdigest()
     store.download(sha256).write_bytes(data)
@@ -359,10 +295,64 @@ def test_an_archive_of_upstream_s_is_handed_in(false_docker: Path, store: Store)
     build = Build(
         component="openmpi", version="5.0.99", packages=(), system=(), debs=(), wheels=(), sources=(source,)
     )
-    lock = shop.lock.model_copy(update={"builds": (build,), "format": 2})
+    lock = context.lock.model_copy(update={"builds": (build,)})
     recipe = samples.recipe(pins={"openmpi": "5.0.99"}, build=("openmpi",))
-    docker.build_pure(
-        plans.plan(recipe, lock, ()), dataclasses.replace(shop, lock=lock), Means(base="registry"), load=True
+    dockerfile.build(
+        plans.plan(select(recipe), lock, ()),
+        dataclasses.replace(context, lock=lock),
+        BuildxOptions(base="registry"),
+        load=True,
     )
     (line,) = asked(false_docker)
     assert "--build-context sources=/" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "message"),
+    [
+        (("--engine", "podman"), "--engine", "`podman` is not an engine: choose embedded or docker"),
+        (
+            ("--engine", "docker", "--base", "x"),
+            "--base",
+            "`x` is not a base: choose one of auto, registry, bootstrap",
+        ),
+        (
+            ("--engine", "docker", "--verify"),
+            "--verify",
+            "the docker engine promises the same files, not the same bytes",
+        ),
+        (
+            ("--engine", "docker", "--verify-reproducible"),
+            "--verify-reproducible",
+            "the docker engine promises the same files, not the same bytes",
+        ),
+        (("--builder", "farm"), "--builder", "counts only with the docker engine"),
+        (("--base", "registry"), "--base", "counts only with the docker engine"),
+    ],
+)
+def test_an_option_that_an_engine_does_not_have_is_refused(
+    tmp_path: Path, words: tuple[str, ...], where: str, message: str
+) -> None:
+    result = CliRunner().invoke(cli.app, ["build", str(tmp_path / "recipe.yaml"), *words])
+    assert isinstance(result.exception, InputError)
+    (problem,) = result.exception.problems
+    assert (problem.where, problem.message) == (where, message)
+
+
+def test_the_docker_engine_builds_one_platform_at_a_time(store: Store) -> None:
+    plan, context = planned(store)
+    wish = DockerBuild(load=True, output=None, progress="lines", as_json=False)
+    with pytest.raises(InputError, match="one platform at a time") as caught:
+        build_with_docker([(context.lock, plan)] * 2, store, Site(), BuildxOptions(), wish)
+    assert caught.value.problems[0].hint == "name one with --platform"
+
+
+def test_what_was_built_is_shown_and_goes_into_the_engine_without_an_output(
+    false_docker: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, context = planned(store)
+    wish = DockerBuild(load=False, output=None, progress="lines", as_json=True)
+    build_with_docker([(context.lock, plan)], store, Site(), BuildxOptions(base="registry"), wish)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["digest"], told["reference"]) == (DIGEST, f"sample:{plan.tag}")
+    assert "--load" in asked(false_docker)[0]

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from imagebuilder import doctor, process, suites
+from imagebuilder.core import process
+from imagebuilder.core.process import CommandError, Result
+from imagebuilder.debian import suites
 from imagebuilder.errors import EnvironmentFault, FetchError
-from imagebuilder.process import CommandError, Result
+from imagebuilder.host.site import Site
 from imagebuilder.resolve import uv as solver
-from imagebuilder.site import Site
 from imagebuilder.smoke import engine as engines
+from imagebuilder.workflow import doctor
 
 
 class Host:
@@ -107,7 +109,9 @@ def test_a_complete_host_lacks_nothing(host: Host) -> None:
     assert {finding.status for finding in findings} == {"ok"}
     assert not any(finding.remedy or finding.packages for finding in findings)
     assert list(doctor.lines(findings))[-1] == "nothing is missing"
-    assert {line for line in host.ran if not line.startswith("docker ")} == {"unshare --mount true"}
+    assert {line for line in host.ran if not line.startswith("docker ")} == {
+        "unshare --user --mount --pid --fork true"
+    }
 
 
 @pytest.mark.parametrize(
@@ -128,6 +132,20 @@ def test_a_missing_tool_names_its_package_and_who_needs_it(
     assert (finding.status, finding.packages) == ("missing", (package,))
     assert verb in finding.verbs
     assert finding.remedy == f"apt-get install {package}"
+
+
+def test_cgroups_that_stop_podman_are_a_warning_with_the_command(host: Host) -> None:
+    host.files |= {
+        "/proc/self/mounts": "tmpfs /sys/fs/cgroup tmpfs rw\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw\n",
+        "/proc/cgroups": "#subsys_name hierarchy num_cgroups enabled\nhugetlb 0 1 1\n",
+        "/sys/fs/cgroup/unified/cgroup.controllers": "hugetlb\n",
+    }
+    finding = found("cgroups")
+    assert (finding.status, finding.verbs) == ("warning", ("smoke-test --runtime podman",))
+    assert "version 2 in /sys/fs/cgroup/unified still holds hugetlb" in finding.detail
+    assert "mount -t cgroup -o hugetlb cgroup /sys/fs/cgroup/hugetlb" in finding.remedy
+    host.missing.add("podman")
+    assert "cgroups" not in {each.name for each in doctor.examine()}
 
 
 def test_tools_that_a_container_has_are_not_missing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,12 +198,14 @@ def test_keys_of_another_distribution_are_only_looked_at(
     assert found("ubuntu keys").remedy == "apt-get install ubuntu-keyring"
 
 
-def test_root_without_the_right_to_mount_is_told_about_the_capability(host: Host) -> None:
+def test_root_without_user_namespaces_is_told_what_a_container_has_to_allow(host: Host) -> None:
     host.failing["unshare"] = "unshare: unshare failed: Operation not permitted"
     finding = found("namespaces")
     assert finding.status == "missing"
     assert "Operation not permitted" in finding.detail
-    assert "SYS_ADMIN" in finding.remedy
+    assert "seccomp=unconfined" in finding.remedy
+    host.files["/proc/sys/user/max_user_namespaces"] = "0\n"
+    assert "user.max_user_namespaces=" in found("namespaces").remedy
 
 
 def test_a_user_with_namespaces_needs_no_root(host: Host) -> None:
@@ -280,7 +300,7 @@ def test_the_builder_in_use_is_told_and_none_is_started(host: Host) -> None:
 @pytest.mark.parametrize(
     ("driver", "said"),
     [
-        ("Driver: docker\n", "engine 26.1.5+dfsg1, classic image store: changed layers are copied anew"),
+        ("Driver: docker\n", "engine 26.1.5+dfsg1, classic image store: changed layers are copied again"),
         ("Driver: docker-container\n\nBuildKit version: v0.23.2\n", "BuildKit v0.23.2"),
         ("Driver: docker-container\n\nStatus: inactive\n", "which the first build starts"),
     ],

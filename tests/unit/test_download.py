@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import download, http
-from imagebuilder.download import Download, fetch
 from imagebuilder.errors import FetchError
-from imagebuilder.site import Site
+from imagebuilder.fetch import download
+from imagebuilder.fetch.download import Download, fetch
+from imagebuilder.host import http
+from imagebuilder.host.site import Site
 from imagebuilder.store import Store
 from tests.support.fileserver import FileServer, serving
 
@@ -136,7 +137,7 @@ def test_another_length_is_refused_before_it_is_fetched(
 ) -> None:
     server.files["/big"] = content
     with pytest.raises(
-        FetchError, match=rf"big\.whl cannot be had: wanted 5120000 bytes, .* has {len(content)}"
+        FetchError, match=rf"big\.whl cannot be fetched: wanted 5120000 bytes, .* has {len(content)}"
     ):
         get(store, one(f"{server.url}/big"))
 
@@ -148,6 +149,14 @@ def test_a_busy_server_is_asked_again(server: FileServer, store: Store) -> None:
     assert get(store, item).finished == [item.sha256]
 
 
+def test_a_file_has_one_budget_of_tries(server: FileServer, store: Store) -> None:
+    server.files["/big"] = CONTENT
+    server.refusals["/big"] = [503] * 100
+    with pytest.raises(FetchError, match=r"503 .*; gave up after 8 attempts in \d+ s"):
+        get(store, one(f"{server.url}/big"))
+    assert len(server.seen) == 8
+
+
 def test_the_next_place_is_tried(server: FileServer, store: Store) -> None:
     server.files["/mirror/big"] = CONTENT
     item = one(f"{server.url}/gone", f"{server.url}/mirror/big")
@@ -157,7 +166,7 @@ def test_the_next_place_is_tried(server: FileServer, store: Store) -> None:
 
 def test_a_file_that_is_gone_names_itself_and_where_it_was(server: FileServer, store: Store) -> None:
     with pytest.raises(
-        FetchError, match=r"big\.whl cannot be had: 404 Not Found from http://127.0.0.1"
+        FetchError, match=r"big\.whl cannot be fetched: 404 Not Found from http://127.0.0.1"
     ) as error:
         get(store, one(f"{server.url}/gone"))
     assert error.value.problems[0].hint

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from imagebuilder import emulation, supply
 from imagebuilder import plan as plans
+from imagebuilder.catalog import select
+from imagebuilder.core.progress import LineProgress
 from imagebuilder.engines import embedded, steps
-from imagebuilder.engines.embedded import Workshop
+from imagebuilder.engines.embedded import BuildContext
 from imagebuilder.errors import BuildError
-from imagebuilder.lock import Build, Lock, Source
-from imagebuilder.progress import LineProgress
-from imagebuilder.site import Site
+from imagebuilder.fetch import locked
+from imagebuilder.host import emulation
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Build, Lock, Source
 from imagebuilder.store import LayerRecord, Store
 from tests.unit import samples
 
@@ -36,7 +38,6 @@ def build_of(component: str, digit: str, *, path: str) -> Build:
 
 
 LOCK: Lock = samples.lock(
-    format=2,
     debs=(SHARED,),
     wheels=(),
     builds=(build_of("openmpi", "1", path="pool/x"), build_of("mpi4py", "2", path="")),
@@ -79,7 +80,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         assert [path.read_bytes() for path in below] == [b"openmpi"][: len(below)]
         return record(layer.component, len(below), store)
 
-    monkeypatch.setattr(supply, "fetch", fetch)
+    monkeypatch.setattr(locked, "fetch", fetch)
     monkeypatch.setattr(steps, "build_os_parts", system)
     monkeypatch.setattr(steps, "build_built_layer", compiled)
     monkeypatch.setattr(emulation, "require", lambda _platform: None)
@@ -89,34 +90,34 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 def test_what_is_compiled_comes_after_the_system_and_on_what_it_needs(
     made: list[tuple[str, int, int]], tmp_path: Path
 ) -> None:
-    plan = plans.plan(RECIPE, LOCK, ())
+    plan = plans.plan(select(RECIPE), LOCK, ())
     store = Store(tmp_path)
-    shop = Workshop(lock=LOCK, store=store, site=Site(), progress=LineProgress(io.StringIO()))
-    built = embedded.build(plan, shop)
+    context = BuildContext(lock=LOCK, store=store, site=Site(), progress=LineProgress(io.StringIO()))
+    built = embedded.build(plan, context)
     here = threading.get_ident()
     assert made == [("system", 0, here), ("openmpi", 0, here), ("mpi4py", 1, here)]
     # One group of packages and the state, what is compiled, and the settings.
     assert (built.made, built.reused) == (5, 0)
-    again = embedded.build(plan, shop)
+    again = embedded.build(plan, context)
     assert (again.made, again.reused) == (0, 5)
     # Another system, the same components: they are not compiled again.
     more = LOCK.model_copy(update={"debs": (*LOCK.debs, OWN.model_copy(update={"name": "htop"}))})
-    third = embedded.build(plans.plan(RECIPE, more, ()), shop)
+    third = embedded.build(plans.plan(select(RECIPE), more, ()), context)
     assert (third.made, [name for name, _, _ in made[3:]]) == (2, ["system"])
 
 
 def test_a_part_that_is_gone_is_made_with_its_system_and_the_others_stay(
     made: list[tuple[str, int, int]], tmp_path: Path
 ) -> None:
-    plan = plans.plan(RECIPE, LOCK, ())
+    plan = plans.plan(select(RECIPE), LOCK, ())
     store = Store(tmp_path)
     said = io.StringIO()
-    shop = Workshop(lock=LOCK, store=store, site=Site(), progress=LineProgress(said))
-    first = embedded.build(plan, shop).image
+    context = BuildContext(lock=LOCK, store=store, site=Site(), progress=LineProgress(said))
+    first = embedded.build(plan, context).image
     store.layer_path(plan.layers[1].key).unlink()
     assert embedded.missing_layers(plan, store) == (plan.layers[1],)
     said.truncate(0)
-    again = embedded.build(plan, shop)
+    again = embedded.build(plan, context)
     assert (again.image, again.made, made[-1][0]) == (first, 1, "system")
     lines = [line.split()[0] for line in said.getvalue().strip("\0").splitlines() if "debian trixie" in line]
     # What is there, the one line of installing, its end, and the parts.
@@ -127,7 +128,7 @@ def test_a_part_that_is_gone_is_made_with_its_system_and_the_others_stay(
 def test_a_system_that_cannot_be_made_leaves_no_part(
     made: list[tuple[str, int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plans.plan(RECIPE, LOCK, ())
+    plan = plans.plan(select(RECIPE), LOCK, ())
     store = Store(tmp_path)
 
     def fail(*_: object) -> None:
@@ -136,7 +137,7 @@ def test_a_system_that_cannot_be_made_leaves_no_part(
     monkeypatch.setattr(steps, "build_os_parts", fail)
     said = io.StringIO()
     with pytest.raises(BuildError, match="no room"):
-        embedded.build(plan, Workshop(lock=LOCK, store=store, site=Site(), progress=LineProgress(said)))
+        embedded.build(plan, BuildContext(lock=LOCK, store=store, site=Site(), progress=LineProgress(said)))
     assert made == []
     assert "failed       debian trixie, 1 packages" in said.getvalue()
     assert {layer for layer in plan.layers if isinstance(layer, plans.OsPart)} <= set(

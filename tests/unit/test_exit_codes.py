@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from imagebuilder import cli, doctor, workflow
+from imagebuilder import cli, workflow
 from imagebuilder.cli import smoke as smoke_verb
 from imagebuilder.engines import embedded
 from imagebuilder.errors import (
@@ -25,13 +26,16 @@ from imagebuilder.errors import (
     RegistryError,
     StoreError,
 )
+from imagebuilder.smoke import checkpoints
 from imagebuilder.smoke import run as smoke
 from imagebuilder.smoke import target as targets
+from imagebuilder.smoke.checkpoints import Comparison
 from imagebuilder.smoke.report import Report
+from imagebuilder.workflow import doctor
 from tests.support.reports import CASES, check, report
+from tests.unit.test_checkpoints import EXTRA, comparison
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKPOINTS = ROOT / "tests" / "cases" / "checkpoints"
 PAGE = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
 
 
@@ -154,6 +158,12 @@ def _tested(world: World, result: Report | ImagebuilderError) -> Arguments:
     return ("demo", *world.store)
 
 
+def _compared(world: World, *differences: dict[str, Any]) -> tuple[str, ...]:
+    result = Comparison.model_validate_json(json.dumps(comparison(*differences)))
+    world.patch.setattr(checkpoints, "compare_here", lambda *_: (result,))
+    return (world.file("one.pt"), world.file("other.pt"))
+
+
 CASES_OF: tuple[tuple[str, int, Case], ...] = (
     ("init", 0, lambda world: (str(world.folder / "new"),)),
     ("init", 3, lambda world: (str(world.folder), "--recipe", "cpu-mpi")),
@@ -188,18 +198,15 @@ CASES_OF: tuple[tuple[str, int, Case], ...] = (
     ("report", 0, lambda _: (str(CASES / "failed-cpu.json"),)),
     ("report", 3, lambda world: (world.file("empty.json"),)),
     ("report", 5, lambda world: (world.recipe, *world.store)),
-    ("compare-checkpoints", 0, lambda _: (str(CHECKPOINTS / "model.pt"),) * 2),
-    (
-        "compare-checkpoints",
-        1,
-        lambda _: (str(CHECKPOINTS / "model.pt"), str(CHECKPOINTS / "model-changed.pt")),
-    ),
-    ("compare-checkpoints", 2, lambda world: (str(CHECKPOINTS / "model.pt"), world.file())),
+    ("compare-checkpoints", 0, _compared),
+    ("compare-checkpoints", 1, lambda world: _compared(world, EXTRA)),
+    ("compare-checkpoints", 2, lambda world: (world.file(), str(world.folder / "absent"))),
     ("keys", 0, lambda world: (str(world.folder / "keys"),)),
     ("keys", 3, lambda world: (str(world.folder),)),
     ("cache ls", 0, lambda world: world.store),
     ("cache verify", 0, lambda world: world.store),
-    ("cache prune", 0, lambda world: world.store),
+    ("cache prune", 0, lambda world: ("--all", *world.store)),
+    ("cache prune", 3, lambda world: world.store),
     ("cache prune", 3, lambda world: ("--keep", "much", *world.store)),
     ("smoke-test", 0, lambda world: _tested(world, report(check("mpirun")))),
     ("smoke-test", 1, lambda world: _tested(world, report(check("mpirun"), check("ssh", "failed")))),

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from imagebuilder import catalog
+from imagebuilder.catalog import limits, select
 from imagebuilder.errors import ConflictError
-from imagebuilder.resolve import facts
 from tests.unit import samples
 
 LIMITS = [(name, limit) for name, component in catalog.load().items() for limit in component.limits]
@@ -16,7 +16,7 @@ HOSTS = {"driver", "gpus", "python"}
 
 
 def told(versions: dict[str, str] | None = None, **changes: object) -> list[str]:
-    return [str(problem) for problem in facts.problems(samples.recipe(**changes), versions or {})]
+    return [str(problem) for problem in limits.problems(select(samples.recipe(**changes)), versions or {})]
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_the_implied_compiler_is_judged_before_anything_is_looked_up() -> None:
 def test_the_suite_s_own_compiler_is_said_and_no_conflict() -> None:
     recipe = samples.recipe(pins={"cuda": "12.8", "gcc": "13"}, devel=True)
     versions = {"cuda": "12.8.90", "nvcc": "12.4.131", "gcc": "13.3.0"}
-    assert facts.problems(recipe, versions) == []
-    (note,) = facts.notes(recipe, versions)
+    assert limits.problems(select(recipe), versions) == []
+    (note,) = limits.notes(select(recipe), versions)
     assert note.startswith("nvcc 12.4.131, cuda 12.8.90: nvcc is the suite's own")
-    assert facts.notes(recipe, {**versions, "cuda": "12.4.127"}) == []
+    assert limits.notes(select(recipe), {**versions, "cuda": "12.4.127"}) == []
 
 
 def test_a_gpu_that_the_libraries_know_and_the_suite_s_compiler_does_not() -> None:
@@ -73,7 +73,7 @@ def test_a_gpu_that_the_libraries_know_and_the_suite_s_compiler_does_not() -> No
 def test_a_compiler_of_another_major_is_refused() -> None:
     recipe = samples.recipe(pins={"cuda": "12.8", "gcc": "11"}, devel=True)
     with pytest.raises(ConflictError, match=r'cuda "12.8" clashes with nvcc "11.8.89", which takes 11'):
-        facts.require(recipe, {"nvcc": "11.8.89"})
+        limits.require(select(recipe), {"nvcc": "11.8.89"})
 
 
 @pytest.mark.parametrize(("name", "limit"), LIMITS, ids=lambda value: getattr(value, "version", value))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import process
+from imagebuilder.core import process
 from imagebuilder.errors import ImagebuilderError, InputError
 from tests.fuzz import worker
 from tests.fuzz.mutation import Mutate, any_bytes, json_document, lines, tar_file, zip_file

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import groups
-from imagebuilder import lock as locks
-from imagebuilder.lock import Deb
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock.model import Deb
+from imagebuilder.plan import groups
 from tests.unit import samples
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -56,7 +56,7 @@ def test_what_is_large_and_of_no_purpose_has_a_layer_of_its_own_but_not_without_
 
 
 def test_a_package_more_moves_no_other_one() -> None:
-    shipped = locks.read(RECIPES / "cuda12-torch-devel.lock").debs
+    shipped = lockfile.read(RECIPES / "cuda12-torch-devel.lock").sections[0].debs
     before, after = named(shipped), named((*shipped, deb("htop", "htop")))
     assert {name: debs for name, debs in before.items() if name != "other"} == {
         name: debs for name, debs in after.items() if name != "other"
@@ -72,7 +72,7 @@ def test_an_archive_without_a_pool_has_packages_and_no_sources() -> None:
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.lock")), ids=lambda path: path.stem)
 def test_of_a_shipped_lock_little_is_of_no_purpose(path: Path) -> None:
-    debs = locks.read(path).debs
+    debs = lockfile.read(path).sections[0].debs
     found = groups.of(debs)
     assert sorted(deb.name for group in found for deb in group.debs) == sorted(deb.name for deb in debs)
     assert sum(deb.size for group in found if group.name == "other" for deb in group.debs) < MEGABYTE

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import catalog, errors, lock, process, recipe
+from imagebuilder import catalog, errors, recipe
+from imagebuilder.catalog import select
+from imagebuilder.core import process
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as lock
 from imagebuilder.resolve import request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,39 +25,9 @@ LOCKS = sorted((ROOT / "recipes").glob("*.lock"))
 # Imports go to the left only (docs: values flow from the recipe to the registry). A name covers all that is
 # in it; a dotted one stands for itself.
 ORDER = (
-    *(
-        "errors",
-        "process",
-        "textfile",
-        "jsontext",
-        "yamlfile",
-        "progress",
-        "share",
-        "tags",
-        "about",
-        "upstream",
-    ),
-    *("platforms", "emulation"),
-    *("hostconfig", "http", "site", "containers", "toolbox", "suites"),
-    "registry.reference",
-    *(
-        "recipe",
-        "located",
-        "catalog",
-        "lock",
-        "lockfile",
-        "groups",
-        "plan",
-        "render",
-        "keys",
-        "rootfs",
-        "checkpoints",
-    ),
-    *("store", "tarstream", "cache", "contents", "download", "registry", "bases"),
-    *("resolve", "supply", "layers", "oci", "diff", "known", "layerdiff"),
-    *("smoke.target", "smoke.engine", "engines", "reproduce", "smoke", "launch"),
-    *("leaks", "gates"),
-    *("workflow", "attest", "init", "doctor", "cli"),
+    *("errors", "core", "recipe", "catalog", "debian", "host", "lock", "plan"),
+    *("store", "registry", "bases", "resolve", "fetch"),
+    *("layers", "image", "engines", "smoke", "workflow", "publish", "cli"),
 )
 # What would make a pure module depend on more than its arguments.
 IMPURE = frozenset(
@@ -73,10 +47,10 @@ IMPURE = frozenset(
     | {"requests", "urllib", "http", "docker", "uuid", "getpass", "platform", "locale", "threading"}
 )
 # Scripts that run inside an image, where there is no library to leave the printing to.
-INSIDE = ("smoke/payload/", "rootfs_files/", "layers/system_hooks/", "layers/bytecode_hooks/")
+INSIDE = ("smoke/payload/", "plan/files/", "layers/hooks/system/", "layers/hooks/bytecode/")
 
 # Processes that run our own code and no command: the search for secrets is one interpreter's work a core.
-WORKERS = frozenset({("leaks.image", "multiprocessing.get_context")})
+WORKERS = frozenset({("publish.leaks.image", "multiprocessing.get_context")})
 
 # Escaped as they are, the patterns do not match their own text.
 HOSTS = re.compile(
@@ -144,7 +118,7 @@ def test_imports_go_to_the_left_only(path: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", ["plan/layer.py", "plan/config.py", "plan/layout.py", "render.py"])
+@pytest.mark.parametrize("name", ["plan/layer.py", "plan/config.py", "plan/layout.py", "plan/render.py"])
 def test_pure_modules_import_nothing_of_the_world(name: str) -> None:
     path = PACKAGE / name
     found = {module.split(".")[0]: line for line, module in imports(path)}
@@ -173,6 +147,23 @@ def test_only_the_command_line_prints_or_exits(path: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("cli/*.py")), ids=name_of)
+def test_the_command_line_decides_nothing_of_what_is_published(path: Path) -> None:
+    """It turns options into requests and prints: publish/ speaks to registries and compares digests."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: imports {name}"
+        for line, name in own_imports(path)
+        if name.split(".")[0] == "registry"
+    ]
+    digest = re.compile(r"\b(digest|manifest|checksum|sha256)s?\b")
+    wrong += [
+        f"{path.relative_to(ROOT)}:{node.lineno}: compares {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare) and digest.search(ast.unparse(node))
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("path", [path for path in modules() if path.name != "process.py"], ids=name_of)
 def test_every_subprocess_goes_through_process_run(path: Path) -> None:
     started = re.compile(r"os\.(system|popen|exec\w+|spawn\w+|posix_spawnp?|fork|forkpty)|pty\.\w+")
@@ -186,6 +177,21 @@ def test_every_subprocess_goes_through_process_run(path: Path) -> None:
         for line, name in imports(path)
         if name.split(".")[0] in ("subprocess", "multiprocessing", "pty", "asyncio")
         and (name_of(path), name) not in WORKERS
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", [path for path in modules() if name_of(path) != "core.labels"], ids=name_of)
+def test_label_names_are_spelt_in_one_module(path: Path) -> None:
+    texts = [
+        (node.lineno, node.value)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {text}"
+        for line, text in texts
+        if text.startswith(("org.imagebuilder.", "org.opencontainers."))
     ]
     assert wrong == []
 
@@ -222,7 +228,9 @@ def test_a_shipped_recipe_loads_and_points_editors_at_the_schema(path: Path) -> 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_shipped_recipe_has_a_lock_that_is_in_step(path: Path) -> None:
     loaded = recipe.load(path, catalog.names())
-    lock.require_in_step(lock.read(lock.path_for(path)), request.request(loaded).checksum(loaded), path)
+    lock.require_in_step(
+        lockfile.read(lock.path_for(path)).sections[0], request.request(select(loaded)).checksum(), path
+    )
 
 
 def test_every_lock_belongs_to_a_recipe() -> None:
@@ -264,7 +272,7 @@ def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
 
 
 def links() -> list[tuple[Path, str]]:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     found = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
     return [(page, link) for page in pages for link in found.findall(page.read_text(encoding="utf-8"))]
 

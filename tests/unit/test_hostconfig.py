@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import hostconfig, process
-from imagebuilder.hostconfig import IndexSettings
+from imagebuilder.core import process
+from imagebuilder.host import settings
+from imagebuilder.host.settings import IndexSettings
 
 BOOKWORM = 'ID=debian\nVERSION_CODENAME="bookworm"\n'
 SOURCES = """\
@@ -43,7 +44,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pip(home: Path, **variables: str) -> IndexSettings:
-    return hostconfig.index_settings({"HOME": str(home), "XDG_CONFIG_DIRS": str(home), **variables})
+    return settings.index_settings({"HOME": str(home), "XDG_CONFIG_DIRS": str(home), **variables})
 
 
 def test_lower_case_proxies_win() -> None:
@@ -53,25 +54,25 @@ def test_lower_case_proxies_win() -> None:
         "HTTPS_PROXY": "http://c:3",
         "NO_PROXY": "d",
     }
-    assert hostconfig.proxies(env) == {"http": "http://a:1", "https": "http://c:3", "no_proxy": "d"}
+    assert settings.proxies(env) == {"http": "http://a:1", "https": "http://c:3", "no_proxy": "d"}
 
 
 def test_one_proxy_can_be_for_all() -> None:
-    assert hostconfig.proxies({"ALL_PROXY": "http://a:1"}) == {"http": "http://a:1", "https": "http://a:1"}
+    assert settings.proxies({"ALL_PROXY": "http://a:1"}) == {"http": "http://a:1", "https": "http://a:1"}
 
 
 def test_the_first_ca_bundle_that_exists_counts(tmp_path: Path, home: Path) -> None:
     bundle = tmp_path / "ca.pem"
     bundle.touch()
     env = {"HOME": str(home), "SSL_CERT_FILE": "/nonexistent", "CURL_CA_BUNDLE": str(bundle)}
-    assert hostconfig.ca_bundle(env) == bundle
+    assert settings.ca_bundle(env) == bundle
 
 
 def test_pip_s_own_certificate_setting_counts(tmp_path: Path, home: Path) -> None:
     bundle = tmp_path / "ca.pem"
     bundle.touch()
     (home / ".config/pip/pip.conf").write_text(f"[global]\ncert = {bundle}\n")
-    assert hostconfig.ca_bundle({"HOME": str(home)}) == bundle
+    assert settings.ca_bundle({"HOME": str(home)}) == bundle
 
 
 def test_pip_s_files_are_merged_section_by_section(home: Path) -> None:
@@ -151,7 +152,7 @@ def test_uv_s_file_without_an_index_leaves_pip_s_settings(home: Path) -> None:
 
 def test_the_host_s_mirrors_are_found_in_deb822(root: Path) -> None:
     (root / "etc/apt/sources.list.d/debian.sources").write_text(SOURCES)
-    found = hostconfig.apt_settings("debian", root)
+    found = settings.apt_settings("debian", root)
     assert (found.mirror, found.security_mirror) == (
         "http://mirror.example/debian",
         "http://mirror.example/debian-security",
@@ -165,7 +166,7 @@ def test_the_host_s_mirrors_are_found_in_one_line_notation(root: Path) -> None:
         "deb [arch=amd64 trusted=yes] http://mirror.example/debian bookworm main contrib # mine\n"
         "deb http://mirror.example/security bookworm-security main\n"
     )
-    found = hostconfig.apt_settings("debian", root)
+    found = settings.apt_settings("debian", root)
     assert (found.mirror, found.security_mirror) == (
         "http://mirror.example/debian",
         "http://mirror.example/security",
@@ -185,7 +186,7 @@ def test_the_host_s_mirrors_are_found_in_one_line_notation(root: Path) -> None:
 )
 def test_other_people_s_archives_are_no_mirrors(line: str, root: Path) -> None:
     (root / "etc/apt/sources.list.d/a.list").write_text(f"{line}\n")
-    found = hostconfig.apt_settings("debian", root)
+    found = settings.apt_settings("debian", root)
     assert (found.mirror, found.security_mirror) == ("", "")
 
 
@@ -193,19 +194,19 @@ def test_a_disabled_source_does_not_count(root: Path) -> None:
     (root / "etc/apt/sources.list.d/debian.sources").write_text(
         SOURCES.replace("Types", "Enabled: no\nTypes")
     )
-    assert hostconfig.apt_settings("debian", root).mirror == ""
+    assert settings.apt_settings("debian", root).mirror == ""
 
 
 def test_a_host_of_another_distribution_has_no_mirror_for_the_base(root: Path) -> None:
     (root / "etc/apt/sources.list.d/debian.sources").write_text(SOURCES)
-    assert hostconfig.apt_settings("ubuntu", root) == hostconfig.AptSettings()
+    assert settings.apt_settings("ubuntu", root) == settings.AptSettings()
 
 
 def test_a_list_of_mirrors_gives_its_first(root: Path) -> None:
     mirrors = root / "mirrors.list"
     mirrors.write_text("http://one.example/debian priority:1\nhttp://two.example/debian\n")
     (root / "etc/apt/sources.list").write_text(f"deb mirror+file:{mirrors} bookworm main\n")
-    assert hostconfig.apt_settings("debian", root).mirror == "http://one.example/debian"
+    assert settings.apt_settings("debian", root).mirror == "http://one.example/debian"
 
 
 def test_only_options_about_reaching_a_mirror_are_taken(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +220,7 @@ def test_only_options_about_reaching_a_mirror_are_taken(root: Path, monkeypatch:
         return process.Result(argv=("apt-config",), code=0, stdout=dump, stderr="")
 
     monkeypatch.setattr(process, "run", dumped)
-    assert dict(hostconfig.apt_settings("debian", root).options) == {
+    assert dict(settings.apt_settings("debian", root).options) == {
         "Acquire::http::Proxy": "http://proxy.example:3128/",
         "Acquire::Retries": "3",
         "Acquire::Check-Valid-Until": "false",

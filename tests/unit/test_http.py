@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import imagebuilder
-from imagebuilder.http import bypasses_proxy
-from imagebuilder.site import Site
+from imagebuilder.host.http import bypasses_proxy
+from imagebuilder.host.site import Site
 from tests.support.fileserver import FileServer, serving
 
 
@@ -83,6 +83,37 @@ def test_netrc_is_read(server: FileServer, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("NETRC", str(netrc))
     Site().session().get(f"{server.url}/simple/a.whl")
     assert server.asked("Authorization") == [basic("me", "secret")]
+
+
+@pytest.mark.parametrize(
+    "place", ["http://localhost:{port}/a.whl", "http://me:secret@127.0.0.1:{port}/a.whl"]
+)
+def test_a_redirect_gets_no_credentials_of_its_own_either(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine localhost login me password secret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    with serving() as other:
+        other.files["/a.whl"] = b"elsewhere"
+        server.redirects["/simple/b.whl"] = place.format(port=other.url.rpartition(":")[2])
+        assert Site().session().get(f"{server.url}/simple/b.whl").content == b"elsewhere"
+        assert other.asked("Authorization") == [""]
+
+
+def test_another_port_is_another_host(server: FileServer) -> None:
+    index = server.url.replace("://", "://me:pass@") + "/simple"
+    with serving() as other:
+        other.files["/a.whl"] = b"elsewhere"
+        server.redirects["/simple/b.whl"] = f"{other.url}/a.whl"
+        Site(index=index).session().get(f"{server.url}/simple/b.whl")
+        assert (server.asked("Authorization"), other.asked("Authorization")) == ([basic("me", "pass")], [""])
+
+
+def test_who_retries_by_itself_gets_a_session_that_does_not(server: FileServer) -> None:
+    server.refusals["/simple/a.whl"] = [503]
+    assert Site().session(retries=False).get(f"{server.url}/simple/a.whl").status_code == 503
+    assert len(server.seen) == 1
 
 
 def test_the_site_s_ca_counts_whatever_the_environment_names(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import catalog, recipe, share
+from imagebuilder import catalog, recipe
+from imagebuilder.core import share
 from imagebuilder.errors import InputError
-from imagebuilder.init import copy_templates
+from imagebuilder.recipe.init import copy_templates
 
 SHIPPED = sorted(path.stem for path in share.folder("recipes").glob("*.yaml"))
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagebuilder import keys, process
+from imagebuilder.core import process
 from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.plan import sshkeys
 
 FILES = {
     "id_ed25519",
@@ -24,7 +25,7 @@ FILES = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    keys.make_keys(tmp_path / "job", name="job-7", days=2)
+    sshkeys.make_keys(tmp_path / "job", name="job-7", days=2)
     return tmp_path / "job"
 
 
@@ -46,13 +47,16 @@ def test_certificates_say_for_what_and_how_long(folder: Path) -> None:
     assert "user certificate" in user
     assert "host certificate" in host
     assert [line.strip() for line in user.split("Principals:")[1].splitlines()][1] == "job-7"
-    assert [line.strip() for line in host.split("Principals:")[1].splitlines()][1:3] == [keys.NODE_ALIAS, "*"]
+    assert [line.strip() for line in host.split("Principals:")[1].splitlines()][1:3] == [
+        sshkeys.NODE_ALIAS,
+        "*",
+    ]
     assert "forever" not in user + host
 
 
 def test_both_sides_trust_the_authority_and_no_key_alone(folder: Path) -> None:
     authority = (folder / "known_hosts").read_text().split()
-    assert authority[:2] == ["@cert-authority", f"{keys.NODE_ALIAS},*"]
+    assert authority[:2] == ["@cert-authority", f"{sshkeys.NODE_ALIAS},*"]
     option, kind, key, *_ = (folder / "authorized_keys").read_text().split()
     assert option == 'cert-authority,principals="job-7"'
     assert [kind, key] == authority[2:4]
@@ -60,14 +64,14 @@ def test_both_sides_trust_the_authority_and_no_key_alone(folder: Path) -> None:
 
 
 def test_two_sets_have_nothing_in_common(folder: Path, tmp_path: Path) -> None:
-    keys.make_keys(tmp_path / "other", name="job-7")
+    sshkeys.make_keys(tmp_path / "other", name="job-7")
     for name in FILES:
         assert (folder / name).read_bytes() != (tmp_path / "other" / name).read_bytes()
 
 
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir(mode=0o755)
-    keys.make_keys(tmp_path / "job", name="x")
+    sshkeys.make_keys(tmp_path / "job", name="x")
     assert {file.name for file in (tmp_path / "job").iterdir()} == FILES
     assert (tmp_path / "job").stat().st_mode & 0o777 == 0o700
 
@@ -84,27 +88,27 @@ def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
         case "link":
             place.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="not an empty folder"):
-        keys.make_keys(place, name="x")
+        sshkeys.make_keys(place, name="x")
     assert {entry.name for entry in tmp_path.iterdir()} == {"job"}
 
 
 @pytest.mark.parametrize("name", ["", "two words", 'quo"te', "a\nb", "-n", "x" * 64])
 def test_a_name_that_would_need_quoting_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a name of a job"):
-        keys.make_keys(tmp_path / "job", name=name)
+        sshkeys.make_keys(tmp_path / "job", name=name)
     assert not (tmp_path / "job").exists()
 
 
 @pytest.mark.parametrize("days", [0, -1, 3651])
 def test_days_have_bounds(days: int, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot hold for"):
-        keys.make_keys(tmp_path / "job", name="x", days=days)
+        sshkeys.make_keys(tmp_path / "job", name="x", days=days)
 
 
 def test_without_ssh_keygen_the_fault_is_the_host_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentFault, match="`ssh-keygen` is not installed"):
-        keys.make_keys(tmp_path / "job", name="x")
+        sshkeys.make_keys(tmp_path / "job", name="x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -116,18 +120,18 @@ def test_a_failure_halfway_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(process, "run", no_signing)
     with pytest.raises(process.CommandError):
-        keys.make_keys(tmp_path / "job", name="x")
+        sshkeys.make_keys(tmp_path / "job", name="x")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentFault, match="file/job"):
-        keys.make_keys(tmp_path / "file" / "job", name="x")
+        sshkeys.make_keys(tmp_path / "file" / "job", name="x")
 
 
 def test_a_secret_holds_every_file(folder: Path) -> None:
-    manifest = yaml.safe_load(keys.secret_manifest(folder, "job-7-keys"))
+    manifest = yaml.safe_load(sshkeys.secret_manifest(folder, "job-7-keys"))
     assert (manifest["kind"], manifest["metadata"]) == ("Secret", {"name": "job-7-keys"})
     assert {name: base64.b64decode(value) for name, value in manifest["data"].items()} == {
         file.name: file.read_bytes() for file in folder.iterdir()
@@ -136,6 +140,6 @@ def test_a_secret_holds_every_file(folder: Path) -> None:
 
 def test_a_secret_needs_a_proper_name_and_a_set_of_keys(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a name of a Secret"):
-        keys.secret_manifest(folder, "No_Name")
+        sshkeys.secret_manifest(folder, "No_Name")
     with pytest.raises(InputError, match="holds no id_ed25519"):
-        keys.secret_manifest(tmp_path, "fine")
+        sshkeys.secret_manifest(tmp_path, "fine")

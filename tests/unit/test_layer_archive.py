@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from imagebuilder.core.progress import no_advance
 from imagebuilder.layers import archive
-from imagebuilder.progress import no_advance
 from imagebuilder.store import Store
 from tests.support.wheels import dice, read_tar, unpack
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from imagebuilder.core.streams import IterReader
 from imagebuilder.errors import BuildError
-from imagebuilder.layers.pieces import Pieces
-from imagebuilder.layers.split import split
+from imagebuilder.layers.system.split import split
 from imagebuilder.plan import STATE
 from tests.support.parts import entries_of, union_of
 
@@ -77,7 +77,7 @@ def parts(tar: io.BytesIO, homes: Mapping[str, str]) -> dict[str, bytes]:
     return {name: b"".join(_pieces(part)) for name, part in split(tar, homes).items()}
 
 
-def _pieces(part: Pieces) -> Iterator[bytes]:
+def _pieces(part: IterReader) -> Iterator[bytes]:
     while piece := part.read(1000):
         yield piece
 

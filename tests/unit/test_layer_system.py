@@ -6,21 +6,25 @@ import dataclasses
 import hashlib
 import io
 import os
+import re
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from imagebuilder import contents, suites
 from imagebuilder import plan as plans
-from imagebuilder.errors import BuildError, EnvironmentFault
-from imagebuilder.layers import debs as order
-from imagebuilder.layers.system import build_os_layer, build_os_parts
-from imagebuilder.lock import Deb
+from imagebuilder.core.progress import no_advance
+from imagebuilder.debian import suites
+from imagebuilder.errors import BuildError, EnvironmentFault, LockError
+from imagebuilder.host import aptmirrors
+from imagebuilder.layers import hooks
+from imagebuilder.layers.system import debs as order
+from imagebuilder.layers.system.install import build_os_layer, build_os_parts
+from imagebuilder.lock.model import Deb
 from imagebuilder.plan import OsLayer, User
-from imagebuilder.progress import no_advance
 from imagebuilder.store import DamagedDownloadError, Store
+from tests.support import contents
 
 
 def package(
@@ -111,8 +115,19 @@ done
 cat "$here/says" >&2
 exit "$(cat "$here/code")"
 """
-FAKE_DPKG_DEB = '#!/bin/sh\nprintf "Package: %s\\nEssential: yes\\n" "$(cat "$2")"\n'
-FAKE_UNSHARE = '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n'
+FAKE_DPKG_DEB = (
+    '#!/bin/sh\nprintf "Package: %s\\nVersion: 1\\nArchitecture: amd64\\nEssential: yes\\n" "$(cat "$2")"\n'
+)
+# Of `perl confine.pl tools FOLDER COMMAND...` it keeps the words, and runs the command.
+FAKE_PERL = """\
+#!/bin/sh
+here=$(dirname "$0")
+printf '%s\\n' "$@" >"$here/confined"
+cat "$here/confine_says" >&2
+[ ! -s "$here/confine_says" ] || exit 1
+shift 3
+exec "$@"
+"""
 
 
 @pytest.fixture
@@ -120,17 +135,18 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put fake tools first on the path; files beside them hold their answers."""
     folder = tmp_path / "tools"
     folder.mkdir()
-    scripts = {"mmdebstrap": FAKE_MMDEBSTRAP, "dpkg-deb": FAKE_DPKG_DEB, "unshare": FAKE_UNSHARE}
+    scripts = {"mmdebstrap": FAKE_MMDEBSTRAP, "dpkg-deb": FAKE_DPKG_DEB, "perl": FAKE_PERL}
     for name, text in scripts.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    for name, text in {"says": "", "code": "0", "helper_says": "", "helper_code": "0"}.items():
+    answers = {"says": "", "code": "0", "helper_says": "", "helper_code": "0", "confine_says": ""}
+    for name, text in answers.items():
         (folder / name).write_text(text)
     with tarfile.open(folder / "tar", "w") as tar:
         tar.addfile(tarfile.TarInfo("etc/x"), io.BytesIO())
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     mirrors = suites.Mirrors(main="http://archive.example/debian", security="http://secure.example/debian")
-    monkeypatch.setattr(suites, "default_mirrors", lambda *_words: mirrors)
+    monkeypatch.setattr(aptmirrors, "default", lambda *_words: mirrors)
     return folder
 
 
@@ -229,6 +245,7 @@ def test_the_image_gets_the_distribution_s_own_mirrors_and_the_hooks_the_package
     assert (handed / "debs" / "python3.deb").read_text() == "python3"
     assert {hook.name for hook in (handed / "hooks").iterdir()} >= {
         "extract.sh",
+        "confine.pl",
         "inside.sh",
         "install.sh",
         "finish.sh",
@@ -247,7 +264,7 @@ def test_a_file_that_holds_another_package_is_refused(tools: Path, tmp_path: Pat
         ),
     )
     debs = {**files(tmp_path, layer()), digest("python2"): python2}
-    with pytest.raises(BuildError, match=r"python3\.deb holds the package python2"):
+    with pytest.raises(LockError, match=r"pool/python3 holds python2 1 amd64, not python3 1 amd64"):
         build_os_layer(wrong, debs, Store(tmp_path / "store"), no_advance)
     assert not (tools / "argv").exists()
 
@@ -281,8 +298,62 @@ def test_a_failed_package_is_named_with_the_end_of_its_log(tools: Path, tmp_path
 def test_a_host_without_namespaces_is_told_so(tools: Path, tmp_path: Path) -> None:
     (tools / "code").write_text("25")
     (tools / "says").write_text("unshare: unshare failed: Operation not permitted\n")
-    with pytest.raises(EnvironmentFault, match="SYS_ADMIN"):
+    with pytest.raises(EnvironmentFault, match="seccomp=unconfined"):
         build(tmp_path)
+
+
+def test_root_installs_as_another_user_in_namespaces_of_their_own(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    build(tmp_path)
+    script, how, folder, program, mode, *_ = (tools / "confined").read_text().splitlines()
+    assert (script, how) == (f"{folder}/imagebuilder/hooks/confine.pl", "tools")
+    assert (program, mode) == ("mmdebstrap", "--mode=root")
+    # What mmdebstrap would mount in the root is the host's.
+    argv = (tools / "argv").read_text().splitlines()
+    (skipped,) = (word for word in argv if word.startswith("--skip="))
+    assert "chroot/mount" in skipped.removeprefix("--skip=").split(",")
+
+
+def test_a_host_that_gives_root_no_user_namespace_gets_no_plain_chroot_instead(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (tools / "confine_says").write_text("confine: the kernel refuses unshare: No space left on device\n")
+    with pytest.raises(EnvironmentFault, match="No space left on device") as caught:
+        build(tmp_path)
+    hint = caught.value.problems[0].hint
+    assert "max_user_namespaces" in hint
+    assert "--tools container" in hint
+    assert not (tools / "argv").exists()
+
+
+def test_a_base_without_a_shell_is_not_taken_for_a_host_without_namespaces(
+    tools: Path, tmp_path: Path
+) -> None:
+    (tools / "code").write_text("25")
+    (tools / "says").write_text("confine: cannot run sh: No such file or directory\n")
+    with pytest.raises(BuildError, match="cannot run sh"):
+        build(tmp_path)
+
+
+def test_no_hook_runs_a_program_of_the_root_but_inside() -> None:
+    """After the first command nothing in the root is trusted: neither its programs nor its links."""
+    layers = Path(hooks.__file__).parent
+    for script in (*layers.glob("system/*.sh"), *layers.glob("built/*.sh")):
+        assert not re.search(r"\b(chroot|unshare|nsenter)\b", script.read_text()), script
+    for name in ("system/finish.sh", "system/finish_upper.sh", "built/compile.sh"):
+        lines = (layers / name).read_text().splitlines()
+        touched = [
+            line.strip() for line in lines if '"$root' in line and not line.strip().startswith((".", "#"))
+        ]
+        allowed = {
+            'rm -rf "$root/imagebuilder"',
+            'mkdir "$root/imagebuilder/product"',
+            'for layer in "$root"/imagebuilder/below/*; do',
+        }
+        assert set(touched) <= allowed, name
 
 
 def test_a_machine_that_cannot_run_the_packages_programs_is_told_so(tools: Path, tmp_path: Path) -> None:

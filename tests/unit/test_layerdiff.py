@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from imagebuilder import layerdiff
 from imagebuilder.errors import StoreError
-from imagebuilder.layerdiff import FileDifference
+from imagebuilder.workflow import layerdiff
+from imagebuilder.workflow.layerdiff import FileDifference
 
 
 def member(path: str, content: bytes = b"", **attributes: Any) -> tuple[tarfile.TarInfo, bytes]:

@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import contextlib
 import gzip
+import hashlib
 import io
 import json
+import lzma
 import random
+import signal
 import tarfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import certifi
+import pydantic
 import pytest
 
-from imagebuilder.errors import GateError, LockError, StoreError
-from imagebuilder.gates import Gate, Waiver, pass_all, require_no_baked_keys, require_no_secrets
-from imagebuilder.leaks import Mark, Scan, host, marks, rules, scan
-from imagebuilder.leaks.checks import entropy, github, pem
-from imagebuilder.leaks.layer import scan_layer
-from imagebuilder.leaks.text import Search
-from imagebuilder.site import Site
+from imagebuilder import recipe, workflow
+from imagebuilder.errors import GateError, InputError, LockError, StoreError
+from imagebuilder.host.site import Site
+from imagebuilder.publish import push
+from imagebuilder.publish.attest import bundle
+from imagebuilder.publish.attest.bundle import Document
+from imagebuilder.publish.gates import (
+    Gate,
+    Waiver,
+    pass_all,
+    require_no_baked_keys,
+    require_no_secrets,
+    review,
+)
+from imagebuilder.publish.leaks import Mark, Scan, host, marks, rules, scan, scan_documents
+from imagebuilder.publish.leaks.checks import entropy, github, pem
+from imagebuilder.publish.leaks.image import _begin
+from imagebuilder.publish.leaks.layer import scan_layer
+from imagebuilder.publish.leaks.text import Place, Search
+from imagebuilder.recipe import NotSecret
 from imagebuilder.store import ImageRecord, Store
+from imagebuilder.workflow.source import Source, remember
 from tests.support.images import noise, put_image
 from tests.support.planted import Maker, Planted
+from tests.support.planted_more import tarred, zipped
+from tests.support.proven import put_proven
 
 # As large as what is read at once, so that what follows lies across the border.
 CHUNK = 1 << 18
@@ -61,7 +86,7 @@ def with_config(store: Store, image: ImageRecord, **config: object) -> ImageReco
 def test_every_planted_secret_is_found_and_nothing_is_told(
     store: Store, planted: Mapping[str, Planted]
 ) -> None:
-    assert len(planted) >= 35
+    assert len(planted) >= 130
     result = search(store, {item.path: item.text for item in planted.values()})
     missed = [name for name, item in planted.items() if (item.path, item.rule) not in found(result)]
     assert missed == []
@@ -236,10 +261,24 @@ def test_several_processes_find_the_same(
     alone = scan(image, store, workers=1)
     for path in (store.root / "scans").iterdir():
         path.unlink()
-    monkeypatch.setattr("imagebuilder.leaks.image._ALONE", 0)
+    monkeypatch.setattr("imagebuilder.publish.leaks.image._ALONE", 0)
     together = scan(image, store, workers=2)
     assert together.read == alone.read == len(image.layers)
     assert together.findings == alone.findings
+
+
+@pytest.mark.parametrize(
+    ("parent", "worker"),
+    [(signal.SIG_IGN, signal.SIG_IGN), (signal.default_int_handler, signal.SIG_DFL)],
+)
+def test_ctrl_c_ends_a_worker_unless_its_parent_ignores_it(parent: Any, worker: Any) -> None:
+    """As under nohup, or in the background of a script: what is ignored there stays ignored in workers."""
+    before = signal.signal(signal.SIGINT, parent)
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin, initargs=((),)) as pool:
+            assert pool.submit(signal.getsignal, signal.SIGINT).result(timeout=60) == worker
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_layer_that_is_none_says_so(store: Store) -> None:
@@ -271,6 +310,37 @@ def test_a_hostile_tar_ends_in_a_result_or_in_an_error_of_ours(store: Store, see
     path.write_bytes(data if chance.random() < 0.5 else gzip.compress(data))
     with contextlib.suppress(StoreError):
         assert scan_layer(path, Search(rules.load(), ())).bytes == len(data)
+
+
+@pytest.mark.parametrize(("kind", "maps"), [(b"S", 0), (b"S", 1), (b"S", 3), (b"D", 0), (b"Z", 0)])
+def test_the_content_of_unusual_entries_is_searched_too(
+    tmp_path: Path, planted: Mapping[str, Planted], kind: bytes, maps: int
+) -> None:
+    """A sparse file of GNU's, whose map may be longer than its header, and entries of kinds nobody knows."""
+    secret, after = planted["GitHub token"], planted["npm token"]
+    info = tarfile.TarInfo("opt/app/sparse.py")
+    info.type, info.size = kind, len(secret.text)
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[482] = bool(maps)
+    header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * 32)
+    longer = b"".join(bytes(504) + bytes([number < maps]) + bytes(7) for number in range(1, maps + 1))
+    path = tmp_path / "layer.tar"
+    content = secret.text.ljust(-(-len(secret.text) // 512) * 512, b"\0")
+    path.write_bytes(bytes(header) + longer + content + tarred({after.path: after.text}))
+    scanned = scan_layer(path, Search(rules.load(), ()))
+    expected = {("opt/app/sparse.py", secret.rule), (after.path, after.rule)}
+    assert {(finding.path, finding.rule) for finding in scanned.findings} == expected
+
+
+def test_a_sparse_file_s_map_has_an_end(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("a")
+    info.type = b"S"
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[482] = 1
+    path = tmp_path / "layer.tar"
+    path.write_bytes(bytes(header) + (bytes(504) + b"\1" + bytes(7)) * 3000)
+    with pytest.raises(StoreError, match="too long"):
+        scan_layer(path, Search(rules.load(), ()))
 
 
 # --- the known, and the checks
@@ -340,17 +410,174 @@ def test_a_gate_that_is_waived_without_need_leaves_no_waiver() -> None:
 
 def test_keys_where_ssh_looks_have_a_gate_of_their_own(store: Store, planted: Mapping[str, Planted]) -> None:
     baked = search(store, {item.path: item.text for item in (planted["OpenSSH key"], planted["host key"])})
-    require_no_secrets(baked)
+    require_no_secrets(baked.findings)
     with pytest.raises(GateError, match="--allow-baked-keys") as caught:
-        require_no_baked_keys(baked)
+        require_no_baked_keys(baked.findings)
     assert len(caught.value.problems) == 2
     other = search(store, {"opt/app/key.pem": planted["PKCS#8 key"].text})
-    require_no_baked_keys(other)
-    with pytest.raises(GateError, match="--allow-secrets"):
-        require_no_secrets(other)
+    require_no_baked_keys(other.findings)
+    with pytest.raises(GateError, match="not_secret:"):
+        require_no_secrets(other.findings)
 
 
 def test_the_version_of_marks_depends_on_all_of_them() -> None:
     one, two = (marks(Site(), Path(f"/home/user{number}"), Path("/store-x")) for number in range(2))
     assert host.version(one) != host.version(two)
     assert host.version(one) == host.version(one[::-1])
+
+
+# --- archives
+
+
+def packed(depth: int, data: bytes) -> bytes:
+    for _ in range(depth):
+        data = zipped({"inside": data})
+    return data
+
+
+def test_archives_in_archives_are_opened(store: Store, planted: Mapping[str, Planted]) -> None:
+    item = planted["Hugging Face token"]
+    result = search(store, {"opt/a.bin": packed(4, item.text)})
+    assert [(finding.path, finding.inside) for _, finding in result.findings] == [
+        ("opt/a.bin", "inside/inside/inside/inside")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("too deep", packed(9, b"x")),
+        ("too many bytes", gzip.compress(bytes(80 << 20), 9)),
+        ("too many bytes of bzip2", bz2.compress(bytes(80 << 20))),
+        ("too many bytes in a zip", zipped({f"{number}": bytes(9 << 20) for number in range(8)})),
+    ],
+)
+def test_a_bomb_is_a_finding_and_ends_soon(store: Store, name: str, data: bytes) -> None:
+    started = time.monotonic()
+    (placed,) = search(store, {f"opt/{name}": data}).findings
+    assert placed[1].rule == "archive-bounds"
+    assert placed[1].file == hashlib.sha256(data).hexdigest()
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_damaged_archive_is_a_note(store: Store, planted: Mapping[str, Planted], seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311  no secret
+    text = planted["Hugging Face token"].text * 30 + noise(seed, 3000)
+    ways: list[Callable[[bytes], bytes]] = [
+        gzip.compress,
+        bz2.compress,
+        lzma.compress,
+        lambda data: zipped({"a": data}),
+        lambda data: tarred({"a": data}),
+    ]
+    whole = chance.choice(ways)(text)
+    data = bytearray(whole[: chance.randrange(20, len(whole))])
+    for _ in range(chance.randrange(4)):
+        data[chance.randrange(10, len(data))] = chance.randrange(256)
+    result = search(store, {"opt/a": bytes(data), "after": text})
+    assert ("after", "hugging-face-token") in found(result)
+
+
+def test_an_archive_that_is_cut_says_so(store: Store) -> None:
+    result = search(store, {"opt/a.gz": gzip.compress(noise(1, 5000))[:2000]})
+    assert [str(note) for note in result.notes] == [
+        "opt/a.gz: not searched to its end: it ends in the middle"
+    ]
+    image = store.image("sample")
+    assert image
+    assert scan(image, store, workers=1).notes == result.notes
+
+
+# --- what is no secret, and who says so
+
+
+def test_a_recipe_names_a_file_by_path_and_content(store: Store, planted: Mapping[str, Planted]) -> None:
+    item = planted["zip"]
+    findings = search(store, {item.path: item.text, "other.zip": item.text}).findings
+    digest = hashlib.sha256(item.text).hexdigest()
+    assert {finding.file for _, finding in findings} == {digest}
+    known = NotSecret(path=item.path, sha256=digest, reason="a test key of the vendor")
+    stale = NotSecret(path="other.zip", sha256="0" * 64, reason="another content")
+    result = review(findings, (known, stale))
+    assert [finding.path for _, finding in result.findings] == ["other.zip"]
+    assert result.unused == (stale,)
+    assert result.waivers == (
+        Waiver(
+            gate="secrets",
+            flag="not_secret",
+            reason=f"{item.path} (sha256 {digest}): a test key of the vendor",
+        ),
+    )
+
+
+def test_the_refusal_says_what_to_paste_into_the_recipe(
+    store: Store, planted: Mapping[str, Planted], tmp_path: Path
+) -> None:
+    item = planted["Anthropic key"]
+    findings = search(store, {item.path: item.text}).findings
+    with pytest.raises(GateError) as caught:
+        require_no_secrets(findings)
+    text = caught.value.problems[-1].message.partition("\n")[2]
+    path = tmp_path / "r.yaml"
+    path.write_text(f'name: x\nbase: debian:trixie\npython: "3.13"\n{text}\n')
+    with pytest.raises(InputError, match="reason"):
+        recipe.load(path, frozenset())
+    path.write_text(path.read_text().replace('reason: ""', "reason: a key of the vendor's tests"))
+    loaded = recipe.load(path, frozenset())
+    assert review(findings, loaded.not_secret).findings == ()
+    assert loaded.checksum() == loaded.model_copy(update={"not_secret": ()}).checksum()
+
+
+def test_what_is_attached_is_searched_too(planted: Mapping[str, Planted]) -> None:
+    item = planted["GitHub token"]
+    files = {"recipe.yaml": b"# " + item.text, "recipe.lock": b"{}"}
+    (finding,) = scan_documents(files, ())
+    assert (finding.path, finding.rule) == ("(attached)/recipe.yaml", item.rule)
+    assert finding.file == hashlib.sha256(files["recipe.yaml"]).hexdigest()
+
+
+def test_nothing_is_found_in_shipped_recipes_and_locks() -> None:
+    folder = Path(__file__).parents[2] / "recipes"
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert [str(finding) for finding in scan_documents(files, ())] == []
+
+
+def test_nothing_is_found_in_installed_packages() -> None:
+    """A sample; tests/soak has twenty thousand files."""
+    root = Path(pydantic.__file__).parent
+    tried = Search(rules.load(), ())
+    paths = sorted(root.rglob("*.py"))
+    wrong = [
+        str(finding)
+        for path in paths
+        # As if it were somebody's own code, which is searched more strictly than a package.
+        for finding in tried.text(path.read_bytes(), Place.of(f"opt/app/{path.relative_to(root)}"))
+    ]
+    assert wrong == []
+    assert len(paths) > 80
+
+
+def test_a_push_searches_what_it_attaches(store: Store, planted: Mapping[str, Planted]) -> None:
+    """What goes with a shipped recipe's image holds nothing; a token in a report is found."""
+    image, source = put_proven(store)
+    documents = {image.manifest: bundle.documents(image, store, source)}
+    push.search_documents(documents, (), store, Site())
+    text = planted["GitHub token"].text
+    report = Document(kind=bundle.REPORT, files={"smoke-report.json": text})
+    with pytest.raises(GateError, match=r"\(attached\)/smoke-report.json:2: token of GitHub"):
+        push.search_documents({image.manifest: (report,)}, (), store, Site())
+    known = NotSecret(
+        path="(attached)/smoke-report.json", sha256=hashlib.sha256(text).hexdigest(), reason="a test of ours"
+    )
+    push.search_documents({image.manifest: (report,)}, (known,), store, Site())
+
+
+def test_a_push_takes_the_reviewed_files_of_the_recipe_or_of_the_built_image(store: Store) -> None:
+    image, source = put_proven(store)
+    last = workflow.last_images(image.name, store)
+    assert last
+    assert push.reviewed_files(image.name, last, store) == ()
+    text = f"{source.recipe}\nnot_secret: [{{path: opt/a, sha256: '{64 * '0'}', reason: a test key}}]\n"
+    remember(store, image.manifest, Source(recipe=text, lock=source.lock))
+    assert [item.path for item in push.reviewed_files(image.name, last, store)] == ["opt/a"]

@@ -3,16 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import lock as locks
 from imagebuilder.errors import InputError, LockError
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.file import LockFile
 from tests.unit import samples
 
 
 def test_a_lock_survives_being_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "sample.lock"
-    locks.write(samples.lock(), path)
-    assert locks.read(path) == samples.lock()
-    assert locks.read(path).checksum == samples.lock().checksum
+    lockfile.write(LockFile(sections=(samples.lock(),)), path)
+    assert lockfile.read(path).sections[0] == samples.lock()
+    assert lockfile.read(path).sections[0].checksum == samples.lock().checksum
 
 
 def test_a_copy_that_says_something_else_has_a_checksum_of_its_own() -> None:
@@ -24,19 +26,26 @@ def test_a_copy_that_says_something_else_has_a_checksum_of_its_own() -> None:
 
 
 def test_a_package_is_one_line_and_the_file_ends_with_a_newline() -> None:
-    text = locks.dumps(samples.lock())
+    text = lockfile.dumps(LockFile(sections=(samples.lock(),)))
     assert len([line for line in text.splitlines() if '"file": "torch-2.10.0' in line]) == 1
     assert text.endswith("}\n")
-    assert json.loads(text)["pins"]["cuda"] == "12.8.90"
+    assert samples.section(json.loads(text))["pins"]["cuda"] == "12.8.90"
 
 
 def test_nothing_in_a_lock_says_where_bytes_come_from() -> None:
-    assert "://" not in locks.dumps(samples.lock())
+    assert "://" not in lockfile.dumps(LockFile(sections=(samples.lock(),)))
+
+
+def test_the_page_of_the_lock_names_every_field() -> None:
+    page = (samples.ROOT / "docs" / "reference" / "lock.md").read_text()
+    fields = {*locks.Lock.model_fields, "format", "platforms"} - {"architecture"}
+    assert {name for name in fields if f"\n| `{name}` | " not in page} == set()
+    assert f"version of this layout: {lockfile.FORMAT}." in page
 
 
 def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(LockError, match=r"there is no lock\n  -> run: imagebuilder lock .*sample\.yaml"):
-        locks.read(tmp_path / "sample.lock")
+        lockfile.read(tmp_path / "sample.lock")
 
 
 def test_a_stale_lock_says_what_to_run() -> None:
@@ -53,9 +62,10 @@ def test_a_stale_lock_says_what_to_run() -> None:
     ],
 )
 def test_a_damaged_lock_names_the_key(change: dict[str, object], message: str) -> None:
-    data = {**json.loads(locks.dumps(samples.lock())), **change}
+    data = samples.lock_document(samples.lock())
+    samples.section(data).update(change)
     with pytest.raises(InputError) as caught:
-        locks.loads(json.dumps(data), "sample.lock")
+        lockfile.loads(json.dumps(data), "sample.lock").sections[0]
     assert message in str(caught.value)
 
 
@@ -63,30 +73,30 @@ def test_a_damaged_lock_names_the_key(change: dict[str, object], message: str) -
     "name", ["../x.whl", "/etc/passwd", "a/b.whl", "", ".hidden", "x\n.whl", "x\x00.whl"]
 )
 def test_a_file_name_in_a_lock_is_never_a_path(name: str) -> None:
-    data = json.loads(locks.dumps(samples.lock()))
-    data["wheels"][0]["file"] = name
+    data = samples.lock_document(samples.lock())
+    samples.section(data)["wheels"][0]["file"] = name
     with pytest.raises(InputError, match=r"wheels\.0\.file"):
-        locks.loads(json.dumps(data), "sample.lock")
+        lockfile.loads(json.dumps(data), "sample.lock")
 
 
 @pytest.mark.parametrize("path", ["/pool/x.deb", "pool/../../x.deb", "pool//x.deb", "pool/x.deb?y", ""])
 def test_a_pool_path_stays_below_the_archive(path: str) -> None:
-    data = json.loads(locks.dumps(samples.lock()))
-    data["debs"][0]["path"] = path
+    data = samples.lock_document(samples.lock())
+    samples.section(data)["debs"][0]["path"] = path
     with pytest.raises(InputError, match=r"debs\.0\.path"):
-        locks.loads(json.dumps(data), "sample.lock")
+        lockfile.loads(json.dumps(data), "sample.lock")
 
 
 def test_a_lock_from_the_future_asks_for_an_upgrade() -> None:
-    data = {**json.loads(locks.dumps(samples.lock())), "format": 99}
+    data = {**samples.lock_document(samples.lock()), "format": 99}
     with pytest.raises(LockError, match="newer imagebuilder"):
-        locks.loads(json.dumps(data), "sample.lock")
+        lockfile.loads(json.dumps(data), "sample.lock")
 
 
 @pytest.mark.parametrize("text", ["", "not json", "[]", '{"a": 1, "a": 2}', "[" * 100_000])
 def test_what_is_no_lock_is_refused(text: str) -> None:
     with pytest.raises(InputError):
-        locks.loads(text, "sample.lock")
+        lockfile.loads(text, "sample.lock")
 
 
 def test_a_folder_has_no_lock_but_a_name_for_one() -> None:
@@ -96,6 +106,6 @@ def test_a_folder_has_no_lock_but_a_name_for_one() -> None:
 
 def test_what_is_no_mapping_is_said_without_a_key() -> None:
     with pytest.raises(InputError) as caught:
-        locks.loads("[]", "x.lock")
+        lockfile.loads("[]", "x.lock").sections[0]
     assert caught.value.problems[0].where == "x.lock"
     assert caught.value.problems[0].hint == "run: imagebuilder lock x.yaml"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from imagebuilder.catalog import select
 from imagebuilder.errors import ConflictError
-from imagebuilder.lock import Deb
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Deb
 from imagebuilder.resolve.locking import make_lock
-from imagebuilder.site import Site
 from tests.unit import samples
 
 RECIPE = samples.recipe(pins={"gcc": "14"})
@@ -35,16 +36,20 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_a_version_is_that_of_the_package_which_does_the_work() -> None:
     # python3 only depends on the interpreter, and lags behind it in unstable.
-    assert make_lock(RECIPE, Site(), None, None).pins == {"python": "3.13.9", "ssh": "10.0", "gcc": "14.2.0"}
+    assert make_lock(select(RECIPE), Site(), None, None).pins == {
+        "python": "3.13.9",
+        "ssh": "10.0",
+        "gcc": "14.2.0",
+    }
 
 
 def test_a_lock_that_fits_stays_though_the_archive_moved(archive: dict[str, str]) -> None:
-    first = make_lock(RECIPE, Site(), None, None)
+    first = make_lock(select(RECIPE), Site(), None, None)
     archive["gcc-14"] = "14.3.0-1"
-    assert make_lock(RECIPE, Site(), first, None) is first
-    assert make_lock(RECIPE, Site(), first, ()).pins["gcc"] == "14.3.0"
+    assert make_lock(select(RECIPE), Site(), first, None) is first
+    assert make_lock(select(RECIPE), Site(), first, ()).pins["gcc"] == "14.3.0"
 
 
 def test_what_is_not_in_the_recipe_cannot_be_upgraded() -> None:
     with pytest.raises(ConflictError, match="`torch` cannot be upgraded"):
-        make_lock(RECIPE, Site(), None, ("torch",))
+        make_lock(select(RECIPE), Site(), None, ("torch",))

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from imagebuilder.catalog import select
 from imagebuilder.errors import ConflictError
-from imagebuilder.lock import Deb, Lock
-from imagebuilder.lockfile import LockFile
+from imagebuilder.host.site import Site
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import Deb, Lock
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.locking import make_locks
 from imagebuilder.resolve.newest import newest_for_all
 from imagebuilder.resolve.request import Request
-from imagebuilder.site import Site
 from tests.support.wheelfolder import put
 from tests.unit import samples
 
@@ -70,7 +71,7 @@ def files(lock: Lock) -> dict[str, str]:
 
 
 def test_platforms_take_the_same_versions_where_they_exist(site: Site) -> None:
-    amd, arm = make_locks(RECIPE, site, None, None).sections
+    amd, arm = make_locks(select(RECIPE), site, None, None).sections
     assert versions(amd) == {"numpy": "2.3.0", "only": "1.0", "pip": "25.3"}
     assert versions(arm) == {"armhelp": "1.0", "numpy": "2.3.0", "only": "1.0", "pip": "25.3"}
     assert (files(amd)["numpy"], files(arm)["numpy"]) == ("64.whl", "aarch64.whl")
@@ -82,46 +83,46 @@ def test_platforms_take_the_same_versions_where_they_exist(site: Site) -> None:
 def test_a_version_that_one_platform_lacks_moves_there_alone(site: Site, wheels: Path) -> None:
     put(wheels, "numpy", "2.5.0", tag=AMD)
     put(wheels, "only", "0.9")
-    amd, arm = make_locks(RECIPE, site, None, None).sections
+    amd, arm = make_locks(select(RECIPE), site, None, None).sections
     assert (versions(amd)["numpy"], versions(arm)["numpy"]) == ("2.5.0", "2.4.0")
     assert versions(amd)["only"] == versions(arm)["only"] == "1.0"
 
 
 def test_one_more_platform_leaves_the_other_as_it_was(site: Site, wheels: Path) -> None:
     single = RECIPE.model_copy(update={"platforms": ("linux/amd64",)})
-    before = make_locks(single, site, None, None)
+    before = make_locks(select(single), site, None, None)
     put(wheels, "only", "1.1")
-    both = make_locks(RECIPE, site, before, None)
+    both = make_locks(select(RECIPE), site, before, None)
     assert both.sections[0] is before.sections[0]
     assert versions(both.sections[1])["only"] == "1.0"
-    again = make_locks(single, site, both, None)
+    again = make_locks(select(single), site, both, None)
     assert again == before
 
 
 def test_locks_that_fit_stay_and_an_upgrade_moves_both(site: Site, wheels: Path) -> None:
-    first = make_locks(RECIPE, site, None, None)
+    first = make_locks(select(RECIPE), site, None, None)
     put(wheels, "only", "1.1")
-    assert make_locks(RECIPE, site, first, None) == first
+    assert make_locks(select(RECIPE), site, first, None) == first
     for upgrade in ((), ("only",)):
-        moved = make_locks(RECIPE, site, first, upgrade)
+        moved = make_locks(select(RECIPE), site, first, upgrade)
         assert [versions(lock)["only"] for lock in moved.sections] == ["1.1", "1.1"]
         assert [versions(lock)["numpy"] for lock in moved.sections] == ["2.3.0", "2.3.0"]
 
 
 def test_what_only_one_platform_has_can_be_upgraded(site: Site, wheels: Path) -> None:
-    first = make_locks(RECIPE, site, None, None)
+    first = make_locks(select(RECIPE), site, None, None)
     put(wheels, "armhelp", "1.1")
-    moved = make_locks(RECIPE, site, first, ("armhelp",))
+    moved = make_locks(select(RECIPE), site, first, ("armhelp",))
     assert moved.sections[0] is first.sections[0]
     assert versions(moved.sections[1])["armhelp"] == "1.1"
     with pytest.raises(ConflictError, match="`nothing` cannot be upgraded"):
-        make_locks(RECIPE, site, first, ("nothing",))
+        make_locks(select(RECIPE), site, first, ("nothing",))
 
 
 def test_a_conflict_on_one_platform_names_it(site: Site) -> None:
     recipe = RECIPE.model_copy(update={"pip": ("numpy==2.4.0",)})
     with pytest.raises(ConflictError) as caught:
-        make_locks(recipe, site, None, None)
+        make_locks(select(recipe), site, None, None)
     (problem,) = caught.value.problems
     assert problem.message.startswith("on linux/amd64: ")
     assert problem.where == "sample: pip[0]"
@@ -131,13 +132,13 @@ def test_a_conflict_on_one_platform_names_it(site: Site) -> None:
 def test_a_conflict_on_all_platforms_is_told_once(site: Site) -> None:
     recipe = RECIPE.model_copy(update={"pip": ("nowhere",)})
     with pytest.raises(ConflictError) as caught:
-        make_locks(recipe, site, None, None)
+        make_locks(select(recipe), site, None, None)
     (problem,) = caught.value.problems
     assert "linux/" not in str(problem)
 
 
 def test_pins_move_no_further_than_every_platform_has(site: Site, archive: dict[str, str]) -> None:
-    file = make_locks(RECIPE, site, None, None)
+    file = make_locks(select(RECIPE), site, None, None)
     recipe = RECIPE.model_copy(update={"pins": {"gcc": "14.2.0"}})
     archive.update(amd64="14.4.0-1", arm64="14.3.0-1")
-    assert newest_for_all(recipe, LockFile(sections=file.sections), site, {}) == {"gcc": "14.3.0"}
+    assert newest_for_all(select(recipe), LockFile(sections=file.sections), site, {}) == {"gcc": "14.3.0"}

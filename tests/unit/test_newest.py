@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from imagebuilder.catalog import select
 from imagebuilder.errors import ConflictError
+from imagebuilder.host.site import Site
 from imagebuilder.resolve.newest import newest_pins
-from imagebuilder.site import Site
 from tests.support.wheelfolder import put, torch_world
 from tests.unit import samples
 
@@ -33,32 +34,32 @@ def site(tmp_path: Path) -> Site:
 
 def test_a_framework_moves_with_what_it_loads_and_not_past_its_cuda(site: Site) -> None:
     # 2.11.0 is there, but for CUDA 13; NCCL 2.28.9 is there, but no torch for CUDA 12 loads it.
-    found = newest_pins(samples.recipe(pins=OLD), GLIBC, site)
+    found = newest_pins(select(samples.recipe(pins=OLD)), GLIBC, site)
     assert found == {"cuda": "12.8", "cudnn": "9.10", "nccl": "2.27.5", "torch": "2.10.0"}
 
 
 def test_a_pin_that_is_a_prefix_stays_one(site: Site) -> None:
-    found = newest_pins(samples.recipe(pins={**OLD, "cudnn": "9", "torch": "2.9"}), GLIBC, site)
+    found = newest_pins(select(samples.recipe(pins={**OLD, "cudnn": "9", "torch": "2.9"})), GLIBC, site)
     assert (found["cudnn"], found["torch"]) == ("9", "2.10")
 
 
 def test_what_somebody_forced_stays(site: Site) -> None:
     recipe = samples.recipe(pins={**OLD, "nccl": "2.28.9"}, override=("nccl",))
-    found = newest_pins(recipe, GLIBC, site)
+    found = newest_pins(select(recipe), GLIBC, site)
     assert (found["nccl"], found["torch"]) == ("2.28.9", "2.10.0")
 
 
 def test_debian_pins_take_what_the_suite_has_within_their_major(site: Site) -> None:
     recipe = samples.recipe(pins={"openmpi": "5.0.7", "gcc": "14"})
-    assert newest_pins(recipe, GLIBC, site) == {"openmpi": "5.0.10", "gcc": "14"}
+    assert newest_pins(select(recipe), GLIBC, site) == {"openmpi": "5.0.10", "gcc": "14"}
 
 
 def test_a_build_of_the_site_that_loads_nothing_is_stepped_over(site: Site, tmp_path: Path) -> None:
     put(tmp_path / "wheels", "torch", "2.10.0+cpu", tag="cp313-cp313-manylinux_2_28_x86_64")
-    assert newest_pins(samples.recipe(pins=OLD), GLIBC, site)["torch"] == "2.10.0"
+    assert newest_pins(select(samples.recipe(pins=OLD)), GLIBC, site)["torch"] == "2.10.0"
 
 
 def test_where_nothing_fits_both_parties_are_named(site: Site) -> None:
     recipe = samples.recipe(pins=OLD, pip=("nvidia-nccl-cu12==2.24.1",))
     with pytest.raises(ConflictError, match=r"nvidia-nccl-cu12"):
-        newest_pins(recipe, GLIBC, site)
+        newest_pins(select(recipe), GLIBC, site)

@@ -4,13 +4,15 @@ import hashlib
 import json
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagebuilder import oci
+from imagebuilder.core import textfile
 from imagebuilder.errors import InputError, StoreError
+from imagebuilder.image import layout, oci
 from imagebuilder.layers.files import build_files_layer
 from imagebuilder.plan import Config, Entry, FilesLayer, Plan
 from imagebuilder.store import ImageRecord, Store
@@ -87,7 +89,7 @@ def test_the_config_says_what_the_plan_says(store: Store, image: ImageRecord) ->
 
 def test_the_image_is_remembered(store: Store, image: ImageRecord) -> None:
     assert store.image("demo") == image
-    assert image.size == sum(store.blob(digest).stat().st_size for digest in oci.blobs(image))
+    assert image.size == sum(store.blob(digest).stat().st_size for digest in layout.blobs(image))
     assert (image.tag, image.lock) == ("torch2-py3.13", "c" * 64)
     assert [layer.component for layer in image.layers] == ["one", "two"]
 
@@ -115,13 +117,13 @@ def test_a_folder_is_an_oci_layout_with_shared_blobs(
     store: Store, image: ImageRecord, tmp_path: Path
 ) -> None:
     target = tmp_path / "deep" / "out"
-    oci.export(image, store, target)
+    layout.export(image, store, target)
     (manifest,) = read_layout(target)["manifests"]
     assert manifest["digest"] == image.manifest
     assert manifest["size"] == store.blob(image.manifest).stat().st_size
     assert manifest["platform"] == {"architecture": "amd64", "os": "linux"}
     names = {f"sha256:{path.name}" for path in (target / "blobs" / "sha256").iterdir()}
-    assert names == set(oci.blobs(image))
+    assert names == set(layout.blobs(image))
     for digest in names:
         assert (target / "blobs" / "sha256" / digest[7:]).samefile(store.blob(digest))
     assert names_in(tmp_path / "deep") == ["out"]
@@ -134,7 +136,7 @@ def test_blobs_are_copied_where_links_cannot_be(
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    oci.export(image, store, tmp_path / "out")
+    layout.export(image, store, tmp_path / "out")
     read_layout(tmp_path / "out")
     assert not (tmp_path / "out" / "blobs" / "sha256" / image.config[7:]).samefile(store.blob(image.config))
 
@@ -142,9 +144,9 @@ def test_blobs_are_copied_where_links_cannot_be(
 def test_an_older_layout_is_replaced(store: Store, image: ImageRecord, tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.mkdir()
-    oci.export(image, store, target)
+    layout.export(image, store, target)
     (target / "blobs" / "sha256" / ("0" * 64)).write_bytes(b"of an older image")
-    oci.export(image, store, target)
+    layout.export(image, store, target)
     assert len(list((target / "blobs" / "sha256").iterdir())) == 4
     assert names_in(tmp_path) == ["out", "store"]
 
@@ -158,7 +160,7 @@ def test_somebody_elses_folder_is_not_replaced(
     for name in names:
         (target / name).touch()
     with pytest.raises(InputError, match="is not an OCI image"):
-        oci.export(image, store, target)
+        layout.export(image, store, target)
     assert names_in(target) == sorted(names)
 
 
@@ -166,13 +168,13 @@ def test_files_and_folders_in_the_way(store: Store, image: ImageRecord, tmp_path
     (tmp_path / "file").touch()
     (tmp_path / "folder.tar").mkdir()
     with pytest.raises(InputError, match="is not a folder"):
-        oci.export(image, store, tmp_path / "file")
+        layout.export(image, store, tmp_path / "file")
     with pytest.raises(InputError, match="is a folder"):
-        oci.export(image, store, tmp_path / "folder.tar")
+        layout.export(image, store, tmp_path / "folder.tar")
 
 
 def test_an_archive_holds_the_same(store: Store, image: ImageRecord, tmp_path: Path) -> None:
-    oci.export(image, store, tmp_path / "out.tar")
+    layout.export(image, store, tmp_path / "out.tar")
     with tarfile.open(tmp_path / "out.tar") as archive:
         archive.extractall(tmp_path / "out", filter="data")
     assert read_layout(tmp_path / "out")["manifests"][0]["digest"] == image.manifest
@@ -182,9 +184,28 @@ def test_an_archive_holds_the_same(store: Store, image: ImageRecord, tmp_path: P
 
 
 def test_an_archive_is_the_same_every_time(store: Store, image: ImageRecord, tmp_path: Path) -> None:
-    oci.export(image, store, tmp_path / "a.tar")
-    oci.export(image, store, tmp_path / "b.tar")
+    layout.export(image, store, tmp_path / "a.tar")
+    layout.export(image, store, tmp_path / "b.tar")
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+
+
+def test_an_engine_is_given_the_same_under_its_own_name(
+    store: Store, image: ImageRecord, tmp_path: Path
+) -> None:
+    reference = "localhost/demo:latest-arm64"
+    told: list[int] = []
+    pieces = layout.stream(layout.of_image(image, store, reference), told.append)
+    (tmp_path / "out.tar").write_bytes(b"".join(pieces))
+    assert sum(told) == image.size
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+    (entry,) = read_layout(tmp_path / "out")["manifests"]
+    assert entry["annotations"] == {
+        "io.containerd.image.name": reference,
+        "org.opencontainers.image.ref.name": "latest-arm64",
+    }
+    (docker,) = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    assert docker["RepoTags"] == [reference]
 
 
 def test_a_missing_blob_is_an_error_before_anything_is_written(
@@ -192,17 +213,55 @@ def test_a_missing_blob_is_an_error_before_anything_is_written(
 ) -> None:
     store.blob(image.layers[0].record.digest).unlink()
     with pytest.raises(StoreError, match="is missing from the store"):
-        oci.export(image, store, tmp_path / "out")
+        layout.export(image, store, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_full_disk_leaves_nothing_behind(
     store: Store, image: ImageRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_: object, **__: object) -> Iterator[bytes]:
+        yield b"a header"
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("imagebuilder.oci.shutil.copyfileobj", refuse)
+    monkeypatch.setattr(layout, "stream", refuse)
     with pytest.raises(StoreError, match="No space left"):
-        oci.export(image, store, tmp_path / "out.tar")
+        layout.export(image, store, tmp_path / "out.tar")
     assert names_in(tmp_path) == ["store"]
+
+
+@pytest.fixture
+def private() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("private")
+def test_what_is_written_is_as_private_as_the_umask_says(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    image = oci.write_image(PLAN, [build_files_layer(layer, store) for layer in LAYERS], store)
+    (tmp_path / "found").write_bytes(b"x")
+    store.take_blob(tmp_path / "found", f"sha256:{hashlib.sha256(b'x').hexdigest()}")
+    layout.export(image, store, tmp_path / "out")
+    layout.export(image, store, tmp_path / "out.tar")
+    textfile.write(tmp_path / "texts" / "x.lock", "text")
+    textfile.write(tmp_path / "texts" / "x.lock", "another")
+    wide = [path for path in tmp_path.rglob("*") if path.lstat().st_mode & 0o077]
+    assert wide == []
+    assert (tmp_path / "texts" / "x.lock").stat().st_mode & 0o777 == 0o600
+    assert {path.stat().st_mode & 0o777 for path in (store.root / "blobs").rglob("*/*/*")} <= {0o400}
+
+
+def test_what_is_written_is_open_where_the_umask_says_so(
+    tmp_path: Path, image: ImageRecord, store: Store
+) -> None:
+    before = os.umask(0o022)
+    try:
+        layout.export(image, store, tmp_path / "out")
+        textfile.write(tmp_path / "x.lock", "text")
+        digest, _ = store.put_bytes(b"y")
+    finally:
+        os.umask(before)
+    places = (tmp_path / "out", tmp_path / "x.lock", store.blob(digest))
+    assert [oct(path.stat().st_mode & 0o777) for path in places] == ["0o755", "0o644", "0o444"]

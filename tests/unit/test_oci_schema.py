@@ -13,14 +13,15 @@ import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagebuilder import oci
-from imagebuilder.attest import bundle, envelope, publish, signature
-from imagebuilder.registry import Client, Options, parse, push, reader
+from imagebuilder.image import layout, oci
+from imagebuilder.publish.attest import bundle, envelope, publish, signature
+from imagebuilder.registry import Client, Options, parse, reader
 from imagebuilder.registry.credentials import ANONYMOUS
 from imagebuilder.store import ImageRecord, Store
 from tests.support import oci_schemas as schemas
 from tests.support.fake_registry import FakeRegistry, serve
 from tests.support.proven import put_proven
+from tests.support.pushing import push
 
 OPTIONS = Options(session=requests.Session(), credentials=ANONYMOUS, attempts=1)
 
@@ -67,7 +68,7 @@ def test_the_image(store: Store, image: ImageRecord) -> None:
 
 
 def test_the_layout(store: Store, image: ImageRecord, tmp_path: Path) -> None:
-    oci.export(image, store, tmp_path / "image")
+    layout.export(image, store, tmp_path / "image")
     jsonschema.validate(json.loads((tmp_path / "image" / "oci-layout").read_bytes()), schemas.LAYOUT)
     index = json.loads((tmp_path / "image" / "index.json").read_bytes())
     jsonschema.validate(index, schemas.INDEX)
@@ -78,7 +79,7 @@ def test_the_layout(store: Store, image: ImageRecord, tmp_path: Path) -> None:
 
 def test_an_index_of_platforms() -> None:
     entries = [
-        oci.Entry(platform=f"linux/{name}", digest="sha256:" + digit * 64, size=5, labels={"a": "b"})
+        oci.IndexEntry(platform=f"linux/{name}", digest="sha256:" + digit * 64, size=5, labels={"a": "b"})
         for name, digit in (("amd64", "a"), ("arm64", "b"))
     ]
     jsonschema.validate(json.loads(oci.index_document(entries, "c" * 64)), schemas.INDEX)

@@ -9,19 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
-from imagebuilder import cache, emulation, lockfile, oci, platforms
-from imagebuilder import lock as locks
 from imagebuilder import plan as plans
-from imagebuilder.attest import source as sources
+from imagebuilder.catalog import select
 from imagebuilder.cli import app
+from imagebuilder.core import platforms
 from imagebuilder.engines import embedded
 from imagebuilder.errors import EnvironmentFault, GateError, ImagebuilderError, InputError, LockError
-from imagebuilder.lockfile import LockFile
+from imagebuilder.host import emulation
+from imagebuilder.image import layout
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.file import LockFile
 from imagebuilder.plan import BytecodeLayer, OsPart
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST
-from imagebuilder.store import Store
+from imagebuilder.smoke import report as reports
+from imagebuilder.store import Store, cache
 from imagebuilder.workflow import (
     built_image,
     join_images,
@@ -32,8 +38,11 @@ from imagebuilder.workflow import (
     read_recipe,
     require_in_step,
 )
+from imagebuilder.workflow import source as sources
 from tests.support.fake_registry import FakeRegistry, serve
-from tests.support.proven import put_both, put_built, two_platforms
+from tests.support.images import put_image
+from tests.support.proven import put_both, put_built, report_of, two_platforms
+from tests.support.pushing import push
 from tests.unit import samples
 
 BOTH = ("linux/amd64", "linux/arm64")
@@ -107,7 +116,7 @@ def test_the_order_of_platforms_and_one_more_change_no_checksum() -> None:
 
 def test_the_example_is_a_recipe() -> None:
     found, inputs = read_recipe(samples.ROOT / "examples" / "recipes" / "two-platforms.yaml")
-    assert found.platforms == tuple(sorted(inputs)) == BOTH
+    assert found.recipe.platforms == tuple(sorted(inputs)) == BOTH
 
 
 def test_a_platform_of_several_is_planned_as_if_it_were_alone(tmp_path: Path) -> None:
@@ -115,7 +124,7 @@ def test_a_platform_of_several_is_planned_as_if_it_were_alone(tmp_path: Path) ->
     both = dict(zip(BOTH, read_plans(path), strict=True))
     alone = tmp_path / "alone.yaml"
     alone.write_text(path.read_text().replace("platforms: [linux/arm64, linux/amd64]\n", ""))
-    locks.write(both["linux/amd64"][0], locks.path_for(alone))
+    lockfile.write(LockFile(sections=(both["linux/amd64"][0],)), locks.path_for(alone))
     lock, plan = read_plan(alone)
     assert lock == both["linux/amd64"][0]
     assert replace(plan, siblings=BOTH) == both["linux/amd64"][1]
@@ -131,7 +140,7 @@ def test_which_platform_is_meant_has_to_be_said(tmp_path: Path) -> None:
     assert read_plan(path, "linux/arm64")[1].architecture == "arm64"
     single = tmp_path / "single.yaml"
     single.write_text(path.read_text().replace("[linux/arm64, linux/amd64]", "[linux/amd64]"))
-    locks.write(read_plan(path, "linux/amd64")[0], locks.path_for(single))
+    lockfile.write(LockFile(sections=(read_plan(path, "linux/amd64")[0],)), locks.path_for(single))
     with pytest.raises(InputError, match="is not for linux/arm64"):
         read_plan(single, "linux/arm64")
 
@@ -149,10 +158,10 @@ def test_one_tag_cannot_stand_for_two_versions() -> None:
     arm = samples.lock(architecture="arm64", pins={**amd.pins, "torch": "2.9.1"})
     file = LockFile(sections=(amd, arm))
     with pytest.raises(InputError, match="one tag cannot be") as caught:
-        plans.index_tags(recipe, file)
+        plans.index_tags(select(recipe), file)
     assert "pin the version in full" in str(caught.value)
     coarse = samples.recipe(platforms=BOTH, tags=("torch{torch:1}", "{lock}"))
-    assert plans.index_tags(coarse, file) == ("torch2", file.checksum[:12])
+    assert plans.index_tags(select(coarse), file) == ("torch2", file.checksum[:12])
 
 
 def test_plan_and_render_know_the_platforms(tmp_path: Path) -> None:
@@ -271,7 +280,7 @@ def test_the_index_names_each_platform_s_image(recipe: Path, store: Store) -> No
         assert entry["size"] == store.blob(image.manifest).stat().st_size
         config = document(store, image.config)
         assert platforms.of(config["architecture"]) == image.platform
-    _, file = read_locks(recipe)
+    file = read_locks(recipe).file
     assert found["annotations"]["org.imagebuilder.lock"] == file.checksum
     assert found["annotations"]["org.opencontainers.image.title"] == "both"
     assert index.tags == ("openmpi5.0.7-py3.13-trixie", file.checksum[:12])
@@ -279,13 +288,13 @@ def test_the_index_names_each_platform_s_image(recipe: Path, store: Store) -> No
 
 def test_joining_again_gives_the_same_index(recipe: Path, store: Store) -> None:
     before = store.index("both")
-    assert join_images(recipe, store) == before
+    assert join_images(read_locks(recipe), store) == before
 
 
 def test_an_index_waits_for_all_its_images(tmp_path: Path, store: Store) -> None:
     path = two_platforms(tmp_path)
     put_built(read_plan(path, "linux/arm64")[1], store)
-    assert join_images(path, store) is None
+    assert join_images(read_locks(path), store) is None
     for target in (str(path), "both"):
         with pytest.raises(LockError, match="its image for linux/amd64 was not built yet"):
             last_images(target, store)
@@ -295,7 +304,7 @@ def test_an_index_waits_for_all_its_images(tmp_path: Path, store: Store) -> None
     put_built(read_plan(path, "linux/amd64")[1], store)
     with pytest.raises(LockError, match="not joined yet"):
         last_images(str(path), store)
-    assert join_images(path, store) is not None
+    assert join_images(read_locks(path), store) is not None
 
 
 def test_images_are_found_by_recipe_name_and_platform(
@@ -321,8 +330,8 @@ def test_images_are_found_by_recipe_name_and_platform(
 def test_a_platform_that_left_the_recipe_leaves_the_store(recipe: Path, store: Store) -> None:
     lock, plan = read_plan(recipe, "linux/amd64")
     recipe.write_text(recipe.read_text().replace("[linux/arm64, linux/amd64]", "[linux/amd64]"))
-    locks.write(lock, locks.path_for(recipe))
-    assert join_images(recipe, store) is None
+    lockfile.write(LockFile(sections=(lock,)), locks.path_for(recipe))
+    assert join_images(read_locks(recipe), store) is None
     assert store.index("both") is None
     assert [image.platform for image in store.images("both")] == ["linux/amd64"]
     require_in_step(str(recipe), store)
@@ -333,12 +342,12 @@ def test_a_layout_holds_both_and_their_index(recipe: Path, store: Store, tmp_pat
     assert recipe.exists()
     index = store.index("both")
     assert index is not None
-    oci.export(index, store, tmp_path / "layout")
+    layout.export(index, store, tmp_path / "layout")
     (entry,) = json.loads((tmp_path / "layout" / "index.json").read_bytes())["manifests"]
     assert (entry["mediaType"], entry["digest"]) == (OCI_INDEX, index.manifest)
     written = {path.name for path in (tmp_path / "layout" / "blobs" / "sha256").iterdir()}
-    assert written == {digest.removeprefix("sha256:") for digest in oci.blobs(index)}
-    assert {image.manifest for image in index.images} <= set(oci.blobs(index))
+    assert written == {digest.removeprefix("sha256:") for digest in layout.blobs(index)}
+    assert {image.manifest for image in index.images} <= set(layout.blobs(index))
 
 
 def test_pruning_keeps_an_index_with_its_images_and_drops_it_with_them(recipe: Path, store: Store) -> None:
@@ -379,6 +388,28 @@ def test_all_images_then_the_index_then_the_tags(registry: FakeRegistry, recipe:
     for tag in index.tags:
         assert registry.manifests["team/both", tag] == (OCI_INDEX, store.blob(index.manifest).read_bytes())
     assert pushed(registry, recipe, store, "--no-attach")["pushed_blobs"] == 0
+
+
+def test_a_tag_of_an_index_moves_within_its_recipe_alone(
+    registry: FakeRegistry, recipe: Path, store: Store
+) -> None:
+    tag = pushed(registry, recipe, store, "--no-attach")["tags"][0]
+    stranger = put_image(store, [{"a": b"1"}], name="stranger")
+    with pytest.raises(GateError, match="of the recipe `both`, and this one is of `stranger`"):
+        push(stranger, store, f"{registry.host}/team/both:{tag}", own=(tag,))
+    same = put_image(store, [{"a": b"2"}], name="both")
+    result = push(same, store, f"{registry.host}/team/both:{tag}", own=(tag,))
+    assert [moved for moved, _ in result.moved] == [tag]
+
+
+def test_every_recipe_has_its_own_tag_in_one_repository(
+    registry: FakeRegistry, recipe: Path, store: Store
+) -> None:
+    code, out, err = command(
+        "push", recipe, f"{registry.host}/team/images", "--store", store.root, "--json", "--no-attach"
+    )
+    assert code == 0, err
+    assert json.loads(out)["tags"][0] == "both-openmpi5.0.7-py3.13-trixie"
 
 
 def test_documents_go_with_each_platform(registry: FakeRegistry, recipe: Path, store: Store) -> None:
@@ -469,6 +500,73 @@ def test_what_may_not_be_joined(registry: FakeRegistry, tmp_path: Path, store: S
     assert (code, json.loads(out)["tags"]) == (0, ["mine"])
 
 
+def signing_key(path: Path) -> Path:
+    kind, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = ec.generate_private_key(ec.SECP256R1())
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, kind, plain))
+    return path
+
+
+def public_key(path: Path) -> Path:
+    key = serialization.load_pem_private_key(path.read_bytes(), None).public_key()
+    made = path.with_suffix(".pub")
+    kind = serialization.PublicFormat.SubjectPublicKeyInfo
+    made.write_bytes(key.public_bytes(serialization.Encoding.PEM, kind))
+    return made
+
+
+def test_only_what_is_signed_is_joined_under_a_signature(
+    registry: FakeRegistry, recipe: Path, store: Store, tmp_path: Path
+) -> None:
+    """Who may push could else supply one platform's image, and have it signed with the others."""
+    team, other = signing_key(tmp_path / "team.key"), signing_key(tmp_path / "other.key")
+    name, (amd64, arm64) = f"{registry.host}/team/both", BOTH
+    amd = f"{name}@{pushed(registry, recipe, store, '--platform', amd64, '--sign-key', team)['digest']}"
+    arm = f"{name}@{pushed(registry, recipe, store, '--platform', arm64)['digest']}"
+    before = dict(registry.manifests)
+    code, _, err = command("join", amd, arm, "--sign-key", team)
+    assert (code, "on linux/arm64: the image is not signed with this key" in err) == (
+        GateError.exit_code,
+        True,
+    )
+    assert "on linux/amd64" not in err
+    for words in (["--sign-key", other], ["--key", public_key(team)], ["--unsigned-parts", arm64]):
+        assert command("join", amd, arm, *words)[0] != 0
+    words = ["--sign-key", team, "--unsigned-parts", amd64]
+    assert command("join", amd, arm, *words)[0] == GateError.exit_code, "it was named for another platform"
+    assert registry.manifests == before
+
+    code, out, err = command("join", amd, arm, "--sign-key", team, "--unsigned-parts", arm64, "--json")
+    assert (code, json.loads(out)["signed"]) == (0, 1)
+    assert "warning: --unsigned-parts: on linux/arm64: the image is not signed" in err
+    pushed(registry, recipe, store, "--platform", arm64, "--sign-key", other)
+    assert command("join", amd, arm, "--sign-key", team)[0] == GateError.exit_code, "by another key"
+    pushed(registry, recipe, store, "--platform", arm64, "--sign-key", team)
+    code, _, err = command("join", amd, arm, "--sign-key", team)
+    assert (code, err) == (0, "")
+    code, _, err = command("join", amd, arm, "--sign-key", other, "--key", public_key(team))
+    assert (code, err) == (0, "")
+
+
+def test_an_unsigned_document_of_a_signed_part_does_not_count(
+    registry: FakeRegistry, tmp_path: Path, store: Store
+) -> None:
+    """The report of the untested image was attached by somebody without the key."""
+    recipe = put_both(tmp_path, store, proven=["linux/amd64"])
+    team = signing_key(tmp_path / "team.key")
+    amd, arm = (
+        f"{registry.host}/team/both@"
+        + pushed(registry, recipe, store, "--platform", name, "--sign-key", team, "--untested")["digest"]
+        for name in BOTH
+    )
+    (image,) = (image for image in store.images("both") if image.platform == "linux/arm64")
+    reports.write(report_of(image), store.report(image.manifest))
+    pushed(registry, recipe, store, "--platform", "linux/arm64")
+    assert command("join", amd, arm)[0] == 0
+    code, _, err = command("join", amd, arm, "--sign-key", team)
+    assert (code, "on linux/arm64: no report of a smoke test" in err) == (GateError.exit_code, True)
+
+
 def test_images_of_different_locks_are_not_joined(registry: FakeRegistry, recipe: Path, store: Store) -> None:
     name = f"{registry.host}/team/both"
     amd = pushed(registry, recipe, store, "--platform", "linux/amd64")["digest"]
@@ -479,7 +577,7 @@ def test_images_of_different_locks_are_not_joined(registry: FakeRegistry, recipe
     relock(path)
     for _, plan in read_plans(path):
         sources.remember(store, put_built(plan, store).manifest, sources.of_recipe(path))
-    join_images(path, store)
+    join_images(read_locks(path), store)
     arm = pushed(registry, path, store, "--platform", "linux/arm64")["digest"]
     words = ("join", f"{name}@{amd}", f"{name}@{arm}")
     code, _, err = command(*words)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from imagebuilder.core.process import CommandError, run, stream
 from imagebuilder.errors import EnvironmentFault
-from imagebuilder.process import CommandError, run, stream
 
 
 def test_output_code_and_input_come_back() -> None:

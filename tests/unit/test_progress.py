@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from imagebuilder import progress
-from imagebuilder.progress import JsonProgress, LineProgress, TableProgress
+from imagebuilder.core import progress
+from imagebuilder.core.progress import JsonProgress, LineProgress, TableProgress
 
 
 @pytest.mark.parametrize(

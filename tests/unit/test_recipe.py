@@ -58,7 +58,7 @@ def test_a_file_that_is_not_there_names_its_path(tmp_path: Path) -> None:
 def test_a_shipped_recipe_loads_and_is_named_like_its_file(path: Path) -> None:
     loaded = recipe.load(path, catalog.names())
     assert loaded.name == path.stem
-    assert catalog.parts(loaded)
+    assert catalog.select(loaded).parts
 
 
 def written(folder: Path, text: str) -> recipe.Recipe:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import requests
 
+from imagebuilder.core import documents
 from imagebuilder.errors import RegistryError
 from imagebuilder.registry import Client, Options, artefacts, parse, reader
 from imagebuilder.registry.artefacts import Artefact, Part
@@ -140,12 +141,12 @@ def test_an_upload_that_is_forgotten_is_done_again(old: FakeRegistry) -> None:
 
     old.interfere = forget
     artefacts.put_blob(client(old), b"data")
-    assert ("team/x", artefacts.digest_of(b"data")) in old.blobs
+    assert ("team/x", documents.digest_of(b"data")) in old.blobs
     assert forgotten
 
 
 def blob(registry: FakeRegistry, data: bytes, **changes: Any) -> Descriptor:
-    digest = artefacts.digest_of(data)
+    digest = documents.digest_of(data)
     registry.blobs["team/x", digest] = data
     fields = {"media_type": "text/plain", "digest": digest, "size": len(data)}
     return Descriptor(**{**fields, **changes})

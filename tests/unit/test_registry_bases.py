@@ -6,18 +6,23 @@ import json
 from pathlib import Path
 
 import pytest
+from packageurl import PackageURL
 
-from imagebuilder import catalog, diff, oci, recipe, share, tarstream
-from imagebuilder import lock as locks
+from imagebuilder import catalog, recipe
 from imagebuilder import plan as plans
-from imagebuilder.attest import sbom
+from imagebuilder.catalog import select
+from imagebuilder.core import share, tarstream
+from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import BuildError, InputError
+from imagebuilder.image import diff, oci
 from imagebuilder.layers.imported import import_layer
-from imagebuilder.lock import BaseLayer, Lock
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import BaseLayer, Lock
 from imagebuilder.plan import ImportedLayer, Plan, UpperOsLayer
-from imagebuilder.progress import no_advance
+from imagebuilder.plan.render import render
+from imagebuilder.publish.attest import provenance, sbom
 from imagebuilder.recipe import Recipe
-from imagebuilder.render import render
 from imagebuilder.resolve.request import ArchivePin, request
 from imagebuilder.store import LayerRecord, Store
 from tests.support import standin_base
@@ -34,11 +39,13 @@ def loaded(folder: Path, text: str) -> Recipe:
 
 
 def locked(**changes: object) -> Lock:
-    return samples.lock(image=samples.base_image(**changes), format=2)
+    return samples.lock(image=samples.base_image(**changes))
 
 
 def planned(user: str = "root", **changes: object) -> Plan:
-    return plans.plan(samples.recipe(base=IMAGE, ssh={"user": user, "port": 2222}), locked(**changes), ())
+    return plans.plan(
+        select(samples.recipe(base=IMAGE, ssh={"user": user, "port": 2222})), locked(**changes), ()
+    )
 
 
 def test_a_base_is_a_suite_or_an_image(tmp_path: Path) -> None:
@@ -73,17 +80,17 @@ def test_a_wrong_base_is_refused_where_it_stands(base: str, message: str, hint: 
 
 def test_nothing_is_compiled_on_a_base(tmp_path: Path) -> None:
     text = 'base: {image: "debian:trixie-slim"}\npins: {openmpi: "5.0.7"}\nbuild: [openmpi]\n'
-    with pytest.raises(InputError, match="compiled on a suite"):
+    with pytest.raises(InputError, match="the base has to be a suite"):
         loaded(tmp_path, text)
 
 
 def test_a_lock_with_a_base_is_the_same_after_writing_and_reading() -> None:
     lock = locked()
-    text = locks.dumps(lock)
-    assert locks.loads(text, "x.lock") == lock
+    text = lockfile.dumps(LockFile(sections=(lock,)))
+    assert lockfile.loads(text, "x.lock").sections[0] == lock
     # A package a line, as everywhere in a lock; others say nothing of bases.
-    assert text.count('\n   {"name": ') == len(samples.base_image().packages)
-    assert '"image"' not in locks.dumps(samples.lock())
+    assert text.count('\n     {"name": ') == len(samples.base_image().packages)
+    assert '"image"' not in lockfile.dumps(LockFile(sections=(samples.lock(),)))
     assert '"archive"' not in text
 
 
@@ -117,7 +124,7 @@ def test_variables_of_the_base_lie_under_the_image_s_own() -> None:
     assert (env["CUDA_VERSION"], env["LANG"]) == ("12.8.1", "C.UTF-8")
     assert "HOME" not in env
     own = samples.recipe(base=IMAGE, env={"LD_LIBRARY_PATH": "/own"})
-    assert plans.environment(own, locked())["LD_LIBRARY_PATH"] == "/own:/usr/local/nvidia/lib"
+    assert plans.environment(select(own), locked())["LD_LIBRARY_PATH"] == "/own:/usr/local/nvidia/lib"
 
 
 def test_labels_name_the_base_and_keep_its_own() -> None:
@@ -125,6 +132,22 @@ def test_labels_name_the_base_and_keep_its_own() -> None:
     assert labels["maintainer"] == "somebody"
     assert labels["org.opencontainers.image.base.name"] == IMAGE["image"]
     assert labels["org.opencontainers.image.base.digest"] == DIGEST
+
+
+def test_a_lock_hands_down_no_more_than_a_base() -> None:
+    """Whatever a lock says: pins and engine cannot be forged, and nothing is loaded into every program."""
+    labels = {
+        "org.imagebuilder.engine": "docker",
+        "org.imagebuilder.pin.other": "1",
+        "maintainer": "somebody",
+    }
+    env = {"LD_PRELOAD": "/x.so", "BASH_ENV": "/x", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib"}
+    config = planned(labels=labels, env=env).config
+    assert not {"org.imagebuilder.engine", "org.imagebuilder.pin.other"} & dict(config.labels).keys()
+    assert not {"LD_PRELOAD", "BASH_ENV"} & dict(config.env).keys()
+    assert dict(config.env)["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib"
+    own = samples.recipe(base=IMAGE, env={"LD_PRELOAD": "/meant.so"})
+    assert plans.environment(select(own), locked(env=env))["LD_PRELOAD"] == "/meant.so"
 
 
 def test_the_user_s_number_is_one_that_the_base_does_not_have() -> None:
@@ -141,19 +164,21 @@ def test_the_dockerfile_starts_from_the_very_image() -> None:
 
 def test_what_torch_loads_comes_from_wheels_and_the_rest_from_the_base() -> None:
     pins = {"cuda": "12.8", "nccl": "2.27.5"}
-    alone = request(samples.recipe(base=IMAGE, pins=pins))
+    alone = request(select(samples.recipe(base=IMAGE, pins=pins)))
     assert [pin.package for pin in alone.deb_pins if isinstance(pin, ArchivePin)] == [
         "cuda-cudart-12-8",
         "libnccl2",
     ]
     assert [pin.ending for pin in alone.deb_pins if isinstance(pin, ArchivePin)] == ["", "+cuda12.8"]
-    loaded_by_torch = request(samples.recipe(base=IMAGE, pins={**pins, "torch": "2.10.0"}))
+    loaded_by_torch = request(select(samples.recipe(base=IMAGE, pins={**pins, "torch": "2.10.0"})))
     assert {pin.package for pin in loaded_by_torch.wheel_pins} >= {
         "nvidia-nccl-cu12",
         "nvidia-cuda-runtime-cu12",
     }
     assert loaded_by_torch.mirrored == ()
-    chosen = request(samples.recipe(base=IMAGE, pins={**pins, "torch": "2.10.0"}, providers={"nccl": "apt"}))
+    chosen = request(
+        select(samples.recipe(base=IMAGE, pins={**pins, "torch": "2.10.0"}, providers={"nccl": "apt"}))
+    )
     (mirrored,) = chosen.mirrored
     assert (mirrored.wheel.package, mirrored.package, mirrored.place) == (
         "nvidia-nccl-cu12",
@@ -164,7 +189,7 @@ def test_what_torch_loads_comes_from_wheels_and_the_rest_from_the_base() -> None
 
 def test_an_older_lock_s_checksum_holds_where_nothing_new_is_used() -> None:
     plain, with_empty = samples.recipe(), samples.recipe(providers={})
-    assert request(plain).checksum(plain) == request(with_empty).checksum(with_empty)
+    assert request(select(plain)).checksum() == request(select(with_empty)).checksum()
 
 
 def test_bills_of_materials_name_packages_of_the_base_without_a_hash() -> None:
@@ -176,11 +201,17 @@ def test_bills_of_materials_name_packages_of_the_base_without_a_hash() -> None:
         assert ("pkg:deb/debian/libc6@2.41-12?arch=amd64&distro=trixie", "") in found
 
 
+def test_provenance_names_the_base_as_the_purl_specification_does() -> None:
+    (row,) = provenance._base(locked())
+    assert row["uri"] == f"pkg:oci/cuda@{DIGEST}"
+    assert PackageURL.from_string(row["uri"]).to_string() == row["uri"]
+
+
 def test_a_difference_counts_the_base_s_layers_before_they_were_fetched(tmp_path: Path) -> None:
     one, two = locked(), locked(layers=(samples.base_layer("a"), samples.base_layer("e")))
     plain = samples.recipe(base=IMAGE)
     store = Store(tmp_path)
-    sides = [diff.of_plan("x", lock, plans.plan(plain, lock, ()), store) for lock in (one, two)]
+    sides = [diff.of_plan("x", lock, plans.plan(select(plain), lock, ()), store) for lock in (one, two)]
     found = diff.compare(*sides)
     assert found.shared_bytes >= 1000
     assert f"sha256:{'e' * 64}" in {part.identity for part in found.new or ()}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,11 +10,15 @@ import pytest
 import requests
 
 from imagebuilder.errors import GateError, InputError, RegistryError, StoreError
-from imagebuilder.registry import Client, Options, faults, parse, push, require_proof
+from imagebuilder.publish import proof
+from imagebuilder.registry import Client, Options, faults, parse
 from imagebuilder.registry.credentials import ANONYMOUS, Credentials
+from imagebuilder.smoke import report as reports
 from imagebuilder.store import ImageRecord, Store
 from tests.support.fake_registry import FakeRegistry, Handler, serve
 from tests.support.images import noise, put_image
+from tests.support.proven import report_of
+from tests.support.pushing import push
 
 ALICE = Credentials(user="alice", password="secret")
 BIG = bytes(range(256)) * 16_384
@@ -355,6 +360,42 @@ def test_an_image_s_own_tags_follow_it_and_others_stay(
     assert len(caught.value.problems) == 1
 
 
+def test_an_own_tag_of_another_recipe_s_image_stays_and_both_are_named(
+    registry: FakeRegistry, store: Store, image: ImageRecord
+) -> None:
+    reference = f"{registry.host}/torch:torch2.10"
+    push(image, store, reference, options=options(), own=("torch2.10",))
+    other = put_image(store, [{"c": b"other"}], name="other")
+    before = dict(registry.manifests)
+    with pytest.raises(GateError) as caught:
+        push(other, store, reference, options=options(), own=("torch2.10",))
+    assert registry.manifests == before
+    (problem,) = caught.value.problems
+    assert problem.message == (
+        f"the tag torch2.10 stands for another image, {image.manifest} of the recipe `sample`, "
+        "and this one is of `other`"
+    )
+    assert "--move" in problem.hint
+    moved = push(other, store, reference, options=options(), own=("torch2.10",), move=True)
+    assert moved.moved == (("torch2.10", image.manifest),)
+
+
+@pytest.mark.parametrize("config", [b"{}", b'{"config": {"Labels": null}}', b"no JSON"])
+def test_an_own_tag_of_another_tool_s_image_stays(
+    config: bytes, registry: FakeRegistry, store: Store, image: ImageRecord
+) -> None:
+    digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
+    registry.blobs["torch", digest] = config
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    named = {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest, "size": len(config)}
+    manifest = {"schemaVersion": 2, "mediaType": kind, "config": named, "layers": []}
+    data = json.dumps(manifest).encode()
+    for name in ("x", f"sha256:{hashlib.sha256(data).hexdigest()}"):
+        registry.manifests["torch", name] = (kind, data)
+    with pytest.raises(GateError, match="without the name of a recipe, and this one is of `sample`"):
+        push(image, store, f"{registry.host}/torch:x", options=options(), own=("x",))
+
+
 def test_a_tag_that_somebody_else_sets_meanwhile_is_not_moved(
     registry: FakeRegistry, store: Store, image: ImageRecord
 ) -> None:
@@ -466,27 +507,48 @@ def test_how_long_a_registry_asks_to_wait(value: str, low: float, high: float) -
 
 def test_no_push_without_proof(store: Store, image: ImageRecord) -> None:
     with pytest.raises(GateError, match="imagebuilder smoke-test sample"):
-        require_proof(image, store)
+        proof.require(image, store)
+
+
+def checks(**changes: object) -> list[dict[str, object]]:
+    """Give the checks of a passing report, the first of them changed."""
+    first, *others = json.loads(reports.dumps(report_of(IMAGE)))["checks"]
+    return [{**first, **changes}, *others]
+
+
+DIGEST = "sha256:" + "a" * 64
+IMAGE = ImageRecord(
+    name="x", manifest=DIGEST, config=DIGEST, size=1, tag="x", tags=("x",), lock="", layers=()
+)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"passed": False}, "failed its smoke test"),
-        ({"passed": "yes"}, "failed its smoke test"),
+        ({"passed": False}, "contradicts itself"),
+        ({"passed": "yes"}, "cannot be read"),
         ({"digest": "sha256:" + "b" * 64}, "about another image"),
+        ({"checks": []}, "required checks did not run: clock, contents, disk, environment"),
+        ({"checks": checks(status="failed")}, "the smoke test failed"),
+        ({"checks": checks(status="failed", required=False)}, "the smoke test failed"),
+        ({"checks": checks(status="skipped")}, "required checks did not run: mpirun"),
+        ({"checks": checks()[:-1]}, "required checks did not run: ssh"),
+        ({"checks": checks(exchanges=False)}, "computed nothing together"),
+        ({"pins": {"torch": "2.10.0"}}, "did not run: collectives, control, failure"),
+        ({"runtime": "process"}, "without containers"),
     ],
 )
 def test_no_push_without_a_passing_report(
     store: Store, image: ImageRecord, change: dict[str, object], words: str
 ) -> None:
+    """`passed: true` proves nothing by itself: the verdict follows from the checks."""
     path = store.report(image.manifest)
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"digest": image.manifest, "passed": True}))
-    require_proof(image, store)
-    path.write_text(json.dumps({"digest": image.manifest, "passed": True, **change}))
+    reports.write(report_of(image), path)
+    proof.require(image, store)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(GateError, match=words):
-        require_proof(image, store)
+        proof.require(image, store)
     path.write_text("not JSON")
     with pytest.raises(GateError, match="cannot be read"):
-        require_proof(image, store)
+        proof.require(image, store)

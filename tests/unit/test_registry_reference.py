@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from imagebuilder.core.reference import Reference, is_loopback, parse
 from imagebuilder.errors import InputError
-from imagebuilder.registry.reference import Reference, is_loopback, parse
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from imagebuilder import plan as plans
-from imagebuilder import process, share
+from imagebuilder.catalog import select
+from imagebuilder.core import process, share
 from imagebuilder.plan import Entry
-from imagebuilder.render import render
+from imagebuilder.plan.render import render
 from imagebuilder.workflow import read_plan
 from tests.unit import samples
 
@@ -20,7 +21,7 @@ def rendered(**changes: object) -> str:
         Entry(path="/var/lib/job folder", kind="dir", mode=0o755),
         Entry(path="/usr/local/bin/x", kind="link", mode=0o777, text="/usr/bin/x"),
     )
-    return render(plans.plan(samples.recipe(**changes), samples.lock(), files), TEMPLATE)
+    return render(plans.plan(select(samples.recipe(**changes)), samples.lock(), files), TEMPLATE)
 
 
 @pytest.mark.parametrize("recipe", sorted(samples.RECIPES.glob("*.yaml")), ids=lambda path: path.stem)

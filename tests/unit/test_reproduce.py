@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from imagebuilder import oci, reproduce, supply
+from imagebuilder.core.progress import LineProgress, no_advance
 from imagebuilder.engines import embedded
-from imagebuilder.engines.embedded import Workshop
+from imagebuilder.engines.embedded import BuildContext
+from imagebuilder.fetch import locked
+from imagebuilder.host.site import Site
+from imagebuilder.image import oci
 from imagebuilder.layers.archive import compress_tar
-from imagebuilder.progress import LineProgress, no_advance
-from imagebuilder.site import Site
 from imagebuilder.store import Store
+from imagebuilder.workflow import reproduce
 from tests.support import wheelimage
 
 PLANTED = "part1/data.bin"
@@ -34,16 +36,16 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def shop(wheels: Path, store: Store) -> tuple[Any, Workshop]:
+def prepared(wheels: Path, store: Store) -> tuple[Any, BuildContext]:
     plan, lock = wheelimage.plan(tuple(wheels.iterdir()))
     site = Site(no_index=True, wheel_folders=(str(wheels),))
-    return plan, Workshop(lock=lock, store=store, site=site, progress=LineProgress(io.StringIO()))
+    return plan, BuildContext(lock=lock, store=store, site=site, progress=LineProgress(io.StringIO()))
 
 
 def test_an_image_that_comes_out_the_same_is_said_to(wheels: Path, store: Store) -> None:
-    plan, workshop = shop(wheels, store)
-    first = embedded.build(plan, workshop)
-    verdict = reproduce.verify(plan, first.image, workshop)
+    plan, context = prepared(wheels, store)
+    first = embedded.build(plan, context)
+    verdict = reproduce.verify(plan, first.image, context)
     assert verdict.same
     assert (verdict.layers, verdict.config) == ((), ())
     assert list(reproduce.lines(verdict)) == [
@@ -54,8 +56,8 @@ def test_an_image_that_comes_out_the_same_is_said_to(wheels: Path, store: Store)
 def test_layers_are_made_anew_and_downloads_are_not_fetched_again(
     wheels: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, workshop = shop(wheels, store)
-    first = embedded.build(plan, workshop)
+    plan, context = prepared(wheels, store)
+    first = embedded.build(plan, context)
     built = []
     real = embedded.build
 
@@ -64,15 +66,15 @@ def test_layers_are_made_anew_and_downloads_are_not_fetched_again(
         return built[0]
 
     monkeypatch.setattr(embedded, "build", watched)
-    reproduce.verify(plan, first.image, workshop)
+    reproduce.verify(plan, first.image, context)
     assert (built[0].made, built[0].reused, built[0].fetched) == (4, 0, 0)
 
 
 def test_nothing_remains_of_the_second_store(wheels: Path, store: Store) -> None:
-    plan, workshop = shop(wheels, store)
-    first = embedded.build(plan, workshop)
+    plan, context = prepared(wheels, store)
+    first = embedded.build(plan, context)
     before = {path for path in store.root.rglob("*") if "locks" not in path.parts}
-    reproduce.verify(plan, first.image, workshop)
+    reproduce.verify(plan, first.image, context)
     assert {path for path in store.root.rglob("*") if "locks" not in path.parts} == before
 
 
@@ -118,10 +120,10 @@ def no_file(_: tarfile.TarInfo, __: bytes) -> None:
 def test_a_planted_difference_is_found_and_named(
     change: Callable[[tarfile.TarInfo, bytes], bytes | None], what: str, wheels: Path, store: Store
 ) -> None:
-    plan, workshop = shop(wheels, store)
-    embedded.build(plan, workshop)
+    plan, context = prepared(wheels, store)
+    embedded.build(plan, context)
     planted = plant(store, plan, change)
-    verdict = reproduce.verify(plan, planted, workshop)
+    verdict = reproduce.verify(plan, planted, context)
     assert not verdict.same
     (layer,) = verdict.layers
     files = layer.difference.files
@@ -136,13 +138,13 @@ def test_the_order_in_which_downloads_arrive_does_not_count(
     wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digests = set()
-    real = supply.fetch
+    real = locked.fetch
     for turn in range(3):
 
         def in_turn(packages: Sequence[Any], *words: Any, turn: int = turn, **more: Any) -> None:
             for package in (*packages[turn:], *packages[:turn])[:: -1 if turn % 2 else 1]:
                 real([package], *words, **more)
 
-        monkeypatch.setattr(supply, "fetch", in_turn)
+        monkeypatch.setattr(locked, "fetch", in_turn)
         digests.add(wheelimage.build(wheels, Store(tmp_path / f"store{turn}")).image.manifest)
     assert len(digests) == 1

@@ -1,15 +1,19 @@
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from imagebuilder.catalog import select
+from imagebuilder.core import process
+from imagebuilder.core.process import Result
 from imagebuilder.errors import FetchError
-from imagebuilder.lock import Wheel
-from imagebuilder.resolve import wheelfile
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Wheel
+from imagebuilder.resolve import uv, wheelfile
 from imagebuilder.resolve.python import locate_wheels, resolve_wheels
 from imagebuilder.resolve.request import Request, request
 from imagebuilder.resolve.uv import File, Target
-from imagebuilder.site import Site
 from tests.support.wheelfolder import put, torch_world
 from tests.unit import samples
 
@@ -33,7 +37,7 @@ def site(*folders: Path) -> Site:
 
 
 def asked(**changes: object) -> Request:
-    return request(samples.recipe(**{"pins": PINS, **changes}))
+    return request(select(samples.recipe(**{"pins": PINS, **changes})))
 
 
 def versions(wheels: tuple[Wheel, ...]) -> dict[str, str]:
@@ -149,6 +153,26 @@ def test_an_index_that_cannot_be_asked_is_no_conflict(monkeypatch: pytest.Monkey
         resolve_wheels(asked(), GLIBC, closed)
     assert error.value.problems[0].hint
     assert "geheim" not in str(error.value)
+
+
+def test_credentials_of_indexes_and_proxies_are_in_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[tuple[str, str]] = []
+
+    def keep(argv: Sequence[object], *, env: Mapping[str, str], **_options: object) -> Result:
+        asked_for.append((" ".join(map(str, argv)), " ".join(env.values())))
+        raise FetchError("enough")
+
+    uv._known_glibc_minors("x86_64")
+    monkeypatch.setattr(process, "run", keep)
+    address = "http://me:geheim@index.example/simple"
+    here = Site(
+        index=address, extra_indexes=(address,), wheel_folders=(address,), proxies=(("https", address),)
+    )
+    with pytest.raises(FetchError):
+        resolve_wheels(asked(), GLIBC, here)
+    ((line, variables),) = asked_for
+    assert "geheim" not in line
+    assert "geheim" in variables
 
 
 def test_locked_wheels_are_found_again(world: Path) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from imagebuilder import plan
-from imagebuilder.about import About
+from imagebuilder.catalog import select
 from imagebuilder.plan import Entry
+from imagebuilder.plan.rootfs import image_files, sshd_quoted, state_folder
 from imagebuilder.recipe import Recipe, Ssh
-from imagebuilder.rootfs import image_files, sshd_quoted, state_folder
+from imagebuilder.recipe.annotations import About
 from tests.unit import samples
 
 TRICKY = 'it\'s "two"  $(touch /tmp/never) `id` $HOME \\ #1 = % {{ x }}'
@@ -29,7 +30,9 @@ def files(user: str = "root", port: int = 22, env: dict[str, str] | None = None)
         about=About(),
         ssh=Ssh(user=user, port=port),
     )
-    return {entry.path: entry for entry in image_files(recipe, plan.environment(recipe, samples.lock()))}
+    return {
+        entry.path: entry for entry in image_files(recipe, plan.environment(select(recipe), samples.lock()))
+    }
 
 
 def setting(text: str, name: str) -> list[str]:

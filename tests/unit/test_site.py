@@ -2,19 +2,19 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import hostconfig
 from imagebuilder.errors import InputError
-from imagebuilder.hostconfig import AptSettings, IndexSettings
-from imagebuilder.site import RegistrySite, Site, detect, redact
+from imagebuilder.host import settings
+from imagebuilder.host.settings import AptSettings, IndexSettings
+from imagebuilder.host.site import RegistrySite, Site, detect, redact
 
 
 @pytest.fixture(autouse=True)
 def bare_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that has nothing set at all."""
-    monkeypatch.setattr(hostconfig, "proxies", lambda _: {})
-    monkeypatch.setattr(hostconfig, "ca_bundle", lambda _: None)
-    monkeypatch.setattr(hostconfig, "index_settings", lambda _: IndexSettings())
-    monkeypatch.setattr(hostconfig, "apt_settings", lambda _: AptSettings())
+    monkeypatch.setattr(settings, "proxies", lambda _: {})
+    monkeypatch.setattr(settings, "ca_bundle", lambda _: None)
+    monkeypatch.setattr(settings, "index_settings", lambda _: IndexSettings())
+    monkeypatch.setattr(settings, "apt_settings", lambda _: AptSettings())
 
 
 def site_file(folder: Path, text: str) -> Path:
@@ -52,15 +52,36 @@ def test_a_site_does_not_show_passwords() -> None:
 
 def test_a_bare_host_leaves_everything_to_the_tools() -> None:
     assert detect() == Site()
-    assert Site().environment()["UV_INDEX_STRATEGY"] == "unsafe-best-match"
+    assert Site().environment()["UV_INDEX_STRATEGY"] == "first-index"
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("{}", "unsafe-best-match"),
+        ("wheel_folders: [wheels]", "unsafe-best-match"),
+        ("extra_indexes: ['https://team.example/simple']", "first-index"),
+        ("index_strategy: first-index", "first-index"),
+        ("{extra_indexes: ['https://a.example'], index_strategy: unsafe-first-match}", "unsafe-first-match"),
+    ],
+)
+def test_an_index_of_the_site_file_comes_first_and_those_of_pip_are_one(
+    text: str, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = IndexSettings(extra_indexes=("https://partial.example/simple",))
+    monkeypatch.setattr(settings, "index_settings", lambda _: host)
+    (tmp_path / "wheels").mkdir()
+    site = detect(site_file(tmp_path, f"{text}\n"))
+    assert site.environment()["UV_INDEX_STRATEGY"] == strategy
+    assert site.own_wheel_folders == ((str(tmp_path / "wheels"),) if "wheel_folders" in text else ())
 
 
 def test_a_file_wins_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = IndexSettings(index="https://host.example", extra_indexes=("https://extra.example",), native=True)
-    monkeypatch.setattr(hostconfig, "index_settings", lambda _: host)
-    monkeypatch.setattr(hostconfig, "proxies", lambda _: {"http": "http://a:1", "https": "http://a:1"})
+    monkeypatch.setattr(settings, "index_settings", lambda _: host)
+    monkeypatch.setattr(settings, "proxies", lambda _: {"http": "http://a:1", "https": "http://a:1"})
     apt = AptSettings(mirror="http://host.example/debian", options=(("Acquire::Retries", "3"),))
-    monkeypatch.setattr(hostconfig, "apt_settings", lambda _: apt)
+    monkeypatch.setattr(settings, "apt_settings", lambda _: apt)
     path = site_file(
         tmp_path,
         "proxies: {https: 'http://b:2'}\nindex: https://file.example/simple\n"
@@ -81,8 +102,8 @@ def test_a_file_can_turn_the_host_s_settings_off(tmp_path: Path, monkeypatch: py
     host = IndexSettings(
         index="https://i.example", extra_indexes=("https://e.example",), wheel_folders=(".",), no_index=True
     )
-    monkeypatch.setattr(hostconfig, "index_settings", lambda _: host)
-    monkeypatch.setattr(hostconfig, "proxies", lambda _: {"http": "http://a:1"})
+    monkeypatch.setattr(settings, "index_settings", lambda _: host)
+    monkeypatch.setattr(settings, "proxies", lambda _: {"http": "http://a:1"})
     text = "index: ''\nextra_indexes: []\nwheel_folders: []\nno_index: false\nproxies: {http: ''}\n"
     assert detect(site_file(tmp_path, text)) == Site()
 

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 from imagebuilder.engines import sitefiles
+from imagebuilder.host.site import Site
 from imagebuilder.plan import OsLayer, User
-from imagebuilder.site import Site
 from tests.unit import samples
 
 LAYER = OsLayer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 import struct
 import subprocess
@@ -14,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from imagebuilder import catalog
 from imagebuilder.smoke.checks import collectives, control, environment, limits, names, pins, training
-from imagebuilder.smoke.cluster import PAYLOAD, Outcome
+from imagebuilder.smoke.nodes.cluster import PAYLOAD, Outcome
 from imagebuilder.smoke.run import CHECKS
 
 GIB = 1 << 30
@@ -282,9 +284,20 @@ def test_a_control_has_to_drift_apart_from_equal_weights(
     assert bool(said) is bool(message)
 
 
+@pytest.mark.parametrize("name", catalog.frameworks())
+def test_a_framework_names_checks_and_scripts_that_exist(name: str) -> None:
+    framework = catalog.frameworks()[name]
+    assert framework.payloads.keys() <= {check.name for check in CHECKS}
+    assert all((PAYLOAD / script).is_file() for script in framework.payloads.values())
+    options = framework.launcher.options if framework.launcher else ()
+    assert set(re.findall(r"\{(\w*)\}", " ".join(options))) <= {"nodes", "ranks", "place", "job"}
+
+
 def test_every_check_says_what_it_is_and_none_is_there_twice() -> None:
     assert len({check.name for check in CHECKS}) == len(CHECKS)
     assert all(check.title and check.criterion for check in CHECKS)
+    # Two checks with one number would run in the order of their names.
+    assert [check.order for check in CHECKS] == sorted({check.order for check in CHECKS})
     assert [check.name for check in CHECKS if check.exchanges] == [
         "mpirun",
         "rendezvous",

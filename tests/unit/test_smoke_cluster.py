@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder.smoke import cluster, local
-from imagebuilder.smoke.cluster import Command, Outcome, run_together
-from imagebuilder.smoke.local import ProcessCluster
+from imagebuilder.smoke.nodes import cluster, processes
+from imagebuilder.smoke.nodes.cluster import Command, Outcome, run_together
+from imagebuilder.smoke.nodes.processes import ProcessCluster
 from imagebuilder.smoke.target import Options
+from tests.support.programs import interruptible
 
 
 @pytest.fixture
 def nodes() -> Iterator[ProcessCluster]:
-    with local.start(Options(), "cpu") as started:
+    with processes.start(Options(), "cpu") as started:
         yield started
 
 
@@ -55,13 +56,14 @@ def test_ctrl_c_ends_what_runs(nodes: ProcessCluster, tmp_path: Path) -> None:
     mark = tmp_path / "runs"
 
     def press() -> None:
-        while not mark.exists():
+        until = time.monotonic() + 20
+        while not mark.exists() and time.monotonic() < until:
             time.sleep(0.01)
         signal.raise_signal(signal.SIGINT)
 
-    threading.Thread(target=press).start()
     script = f"trap ': >{tmp_path}/ended; exit 1' TERM; touch {mark}; while :; do sleep 0.05; done"
-    with pytest.raises(KeyboardInterrupt):
+    threading.Thread(target=press).start()
+    with interruptible(), pytest.raises(KeyboardInterrupt):
         run_together([(nodes.nodes[0], shell(script, 30))])
     for _ in range(100):
         if (tmp_path / "ended").exists():

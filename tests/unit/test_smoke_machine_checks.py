@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imagebuilder.smoke.checks import clock, disk, failure, toolchain
-from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke.nodes.cluster import Outcome
 
 MIB = 1 << 20
 TOOLS = {"gcc": "/usr/bin/gcc", "g++": "/usr/bin/g++", "nvcc": ""}

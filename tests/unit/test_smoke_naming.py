@@ -6,7 +6,7 @@ import pytest
 
 from imagebuilder.smoke.blame import ended
 from imagebuilder.smoke.checks import rendezvous, ssh
-from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 
 REFUSED_KEY = """@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@

@@ -7,56 +7,64 @@ from typing import Any
 import pytest
 
 from imagebuilder.smoke.checks import replicas, scaling
-from imagebuilder.smoke.cluster import Layout
+from imagebuilder.smoke.nodes.cluster import Layout
 
-MEAN = {"name": "model.1.running_mean", "of": "float32[8]", "elements": 8, "max_abs": 0.1, "max_rel": 0.2}
-COUNT = {
-    "name": "model.1.num_batches_tracked",
-    "of": "int64[]",
-    "elements": 1,
-    "max_abs": 1.0,
-    "max_rel": 0.1,
+
+def numbers(name: str, kind: str, count: int, max_abs: float | None) -> dict[str, Any]:
+    """One tensor that differs, as payload/compare.py says it."""
+    sides = {"first": "float32 [8]", "other": "float32 [8]"}
+    return {"name": name, "kind": kind, "what": "numbers", **sides, "count": count, "max_abs": max_abs}
+
+
+MEAN = numbers("model.1.running_mean", "buffer", 8, 0.1)
+COUNT = numbers("model.1.num_batches_tracked", "buffer", 1, 1.0)
+WEIGHT = numbers("model.0.weight", "parameter", 3, None)
+MOMENTUM = {
+    "name": "optimizer.state.0.step",
+    "kind": "optimizer",
+    "what": "value",
+    "first": "6",
+    "other": "7",
 }
-WEIGHT = {"name": "model.0.weight", "of": "float32[8]", "elements": 3, "max_abs": None, "max_rel": None}
-MOMENTUM = {"name": "optimizer.state.0.step", "first": "6", "second": "7"}
+ABSENT = {
+    "name": "model.9.bias",
+    "kind": "parameter",
+    "what": "missing",
+    "first": "float32 [8]",
+    "other": None,
+}
 
 
-def compared(
-    *, parameters: Any = (), buffers: Any = (MEAN,), others: Any = (), lacking: Any = ()
-) -> dict[str, Any]:
-    groups = {"parameters": parameters, "buffers": buffers, "others": others}
-    return {
-        **{
-            name: {"compared": 9, "differ": len(different), "different": list(different)}
-            for name, different in groups.items()
-        },
-        "only_in_first": list(lacking),
-        "only_in_second": [],
-    }
+def compared(*differences: dict[str, Any]) -> dict[str, Any]:
+    counts = {}
+    for kind, total in {"parameter": 9, "buffer": 9, "optimizer": 9, "value": 0}.items():
+        differ = sum(difference["kind"] == kind for difference in differences)
+        counts[kind] = {"equal": total - differ, "differ": differ}
+    return {"counts": counts, "differences": list(differences)}
 
 
 def test_averages_of_each_rank_are_right_without_syncbn_and_equal_ones_with_it() -> None:
-    assert replicas.judge("plain", 1, compared(), "node1") == []
-    assert replicas.judge("sync", 1, compared(buffers=()), "node1") == []
+    assert replicas.judge("plain", 1, compared(MEAN), "node1") == []
+    assert replicas.judge("sync", 1, compared(), "node1") == []
 
 
 @pytest.mark.parametrize(
-    ("norm", "change", "message"),
+    ("norm", "differences", "message"),
     [
+        ("plain", [MEAN, WEIGHT], "in 1 of 9 parameters: model.0.weight (3 elements, not a number)"),
         (
             "plain",
-            {"parameters": [WEIGHT]},
-            "in 1 of 9 parameters: model.0.weight (3 elements, not a number)",
+            [MEAN, MOMENTUM],
+            "in 1 of 9 values of the optimizer: optimizer.state.0.step is 6 and 7",
         ),
-        ("plain", {"others": [MOMENTUM]}, "values of the optimizer: optimizer.state.0.step is 6 and 7"),
-        ("plain", {"buffers": []}, "has the same running averages as rank 0's"),
-        ("plain", {"buffers": [MEAN, COUNT]}, "counts other batches"),
-        ("plain", {"lacking": ["model.9.bias"]}, "has other entries than rank 0's: model.9.bias"),
-        ("sync", {}, "differs in SyncBatchNorm's running_mean"),
+        ("plain", [], "has the same running averages as rank 0's"),
+        ("plain", [MEAN, COUNT], "counts other batches"),
+        ("plain", [MEAN, ABSENT], "has other entries than rank 0's: model.9.bias"),
+        ("sync", [MEAN], "differs in SyncBatchNorm's running_mean"),
     ],
 )
-def test_each_way_checkpoints_are_wrong(norm: str, change: dict[str, Any], message: str) -> None:
-    (finding,) = replicas.judge(norm, 1, compared(**change), "node1")
+def test_each_way_checkpoints_are_wrong(norm: str, differences: list[dict[str, Any]], message: str) -> None:
+    (finding,) = replicas.judge(norm, 1, compared(*differences), "node1")
     assert (finding.node, finding.message.startswith("the checkpoint of rank 1 ")) == ("node1", True)
     assert message in finding.message
     assert finding.remedy

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from imagebuilder.errors import InputError
 from imagebuilder.smoke import report as reports
 from imagebuilder.smoke.report import CheckResult, Finding, Host, Report, Status, verdict
+from imagebuilder.smoke.verdict import read as read_verdict
 from tests.support.reports import FILES
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "reference" / "report.schema.json"
@@ -96,6 +97,15 @@ def test_a_verdict_that_does_not_follow_from_the_checks_is_refused(tmp_path: Pat
     )
     with pytest.raises(InputError, match="does not follow"):
         reports.read(path)
+
+
+def test_a_report_with_a_key_in_two_cases_is_refused_by_both_readers(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(reports.dumps(report(SUM)).replace('"passed": ', '"Passed": false, "passed": '))
+    with pytest.raises(InputError, match="a key is given twice"):
+        reports.read(path)
+    with pytest.raises(ValueError, match="a key is given twice"):
+        read_verdict(path.read_bytes())
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "not JSON"])

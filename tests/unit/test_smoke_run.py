@@ -6,18 +6,22 @@ import hashlib
 import os
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, Literal, cast
 
 import pytest
 import requests
 from docker.errors import APIError
 
-from imagebuilder.containers import leftovers
-from imagebuilder.containers.engine import Engine
+from imagebuilder.core import labels as label_names
 from imagebuilder.errors import EnvironmentFault, FetchError, InputError
-from imagebuilder.site import Site
+from imagebuilder.host import leftovers
+from imagebuilder.host.engine import Engine
+from imagebuilder.host.site import Site
 from imagebuilder.smoke import data, engine
+from imagebuilder.smoke.nodes import containers as runtime
+from imagebuilder.smoke.nodes.cluster import PAYLOAD
 from imagebuilder.smoke.run import Watch, _digits_needed, choose_mode, run_smoke
 from imagebuilder.smoke.target import ModeChoice, Options, Scaling, Target
 from imagebuilder.store import Store
@@ -91,22 +95,22 @@ def test_what_this_process_started_is_not_left_behind() -> None:
 
 def test_what_a_dead_process_started_is_left_behind() -> None:
     mine = leftovers.labels("run", 1.0)
-    host, _, process = mine[leftovers.OWNER_LABEL].partition(":")
+    host, _, process = mine[label_names.RUN_OWNER].partition(":")
     pid = process.partition("-")[0]
     for dead in (f"{host}:{pid}-1", f"{host}:999999999-1", f"{host}:"):
-        assert leftovers.is_left_behind({**mine, leftovers.OWNER_LABEL: dead})
+        assert leftovers.is_left_behind({**mine, label_names.RUN_OWNER: dead})
 
 
 def test_what_another_host_started_is_left_behind_only_when_its_time_is_over() -> None:
-    other = {**leftovers.labels("run", 1.0), leftovers.OWNER_LABEL: "elsewhere:1-1"}
+    other = {**leftovers.labels("run", 1.0), label_names.RUN_OWNER: "elsewhere:1-1"}
     assert not leftovers.is_left_behind(other)
-    assert leftovers.is_left_behind({**other, leftovers.DEADLINE_LABEL: "1"})
+    assert leftovers.is_left_behind({**other, label_names.RUN_DEADLINE: "1"})
 
 
 class Removing:
     """A container that the engine is removing already, as the engine answers for one that has just ended."""
 
-    name = "done_already"
+    name = leftovers.name("run")
 
     def __init__(self) -> None:
         self.gone = False
@@ -130,6 +134,96 @@ def test_a_container_that_is_being_removed_is_waited_for(
     leftovers.remove(cast(Engine, None), "run")
     assert container.gone
     assert not caplog.records
+
+
+@dataclass
+class Thing:
+    """A container or a network, as the engine lists it."""
+
+    name: str
+    attrs: dict[str, object]
+    removed: bool = False
+
+    def remove(self, **_: object) -> None:
+        self.removed = True
+
+
+def engine_with(monkeypatch: pytest.MonkeyPatch, *containers: Thing) -> Engine:
+    monkeypatch.setattr(leftovers, "_containers", lambda *_: list(containers))
+    monkeypatch.setattr(leftovers, "_networks", lambda *_: [])
+    return cast(Engine, None)
+
+
+def test_labels_of_an_image_have_no_container_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine gives containers the labels of their image; no image can give them a name."""
+    dead = {**leftovers.labels("smoke-1", 1.0), label_names.RUN_DEADLINE: "1"}
+    forged = [
+        Thing(name, {"Labels": dead}) for name in ("database", "imagebuilder-smoke-12", "smoke-1-node0")
+    ]
+    nameless = Thing("imagebuilder-", {"Labels": {**dead, label_names.RUN: ""}})
+    ours = [Thing(name, {"Labels": dead}) for name in ("imagebuilder-smoke-1", "imagebuilder-smoke-1-node0")]
+    leftovers.sweep(engine_with(monkeypatch, *forged, nameless))
+    leftovers.remove(engine_with(monkeypatch, *forged, nameless), "smoke-1")
+    assert not [thing.name for thing in (*forged, nameless) if thing.removed]
+    leftovers.sweep(engine_with(monkeypatch, *forged, *ours))
+    assert [thing.name for thing in (*forged, *ours) if thing.removed] == [thing.name for thing in ours]
+
+
+class Recorder:
+    """An engine's client that writes down what it is asked to make."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.networks = self.containers = self.images = self
+        self.api = self
+        self.name, self.id = "imagebuilder-smoke-1", "id"
+        self.attrs: dict[str, Any] = {"Config": {}, "IPAM": {"Config": [{"Subnet": "10.0.0.0/24"}]}}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*words: object, **settings: Any) -> Any:
+            self.asked.append((name, {**settings, "words": words}))
+            return [] if name == "list" else self
+
+        return call
+
+
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_nodes_reach_each_other_alone_and_have_limits(kind: Literal["docker", "podman"]) -> None:
+    client = Recorder()
+    made = Engine(
+        client=cast(Any, client),
+        kind=kind,
+        version="1",
+        cores=4,
+        memory_bytes=20 << 30,
+        offers_gpus=False,
+        limits_processes=True,
+        limits_memory=True,
+    )
+    given = {1: {"cap_add": ["SYS_ADMIN"], "security_opt": ["apparmor=unconfined"], "pids_limit": 7}}
+    with runtime.start(made, TARGET, Options(nproc_per_node=2, containers=given), "cpu", "1"):
+        pass
+    asked = [settings for name, settings in client.asked if name == "create"]
+    network, first, second = asked
+    assert network["internal"]
+    assert (first["cap_drop"], second["cap_drop"]) == (["ALL"], ["ALL"])
+    assert {"SETUID", "SYS_CHROOT"} <= set(first["cap_add"])
+    assert not {"SYS_PTRACE", "NET_RAW", "MKNOD", "NET_ADMIN", "SYS_ADMIN"} & set(first["cap_add"])
+    assert second["cap_add"] == [*first["cap_add"], "SYS_ADMIN"]
+    assert first["security_opt"] == ["no-new-privileges"]
+    assert second["security_opt"] == ["no-new-privileges", "apparmor=unconfined"]
+    assert (first["pids_limit"], second["pids_limit"]) == (2 * (4096 + 4 * 256), 7)
+    assert first["mem_limit"] == first["memswap_limit"] == 9 << 30
+    assert first["name"] == "imagebuilder-smoke-1-node0"
+
+
+def test_an_engine_that_cannot_limit_is_not_asked_to() -> None:
+    made = Engine(
+        client=cast(Any, None), kind="podman", version="1", cores=4, memory_bytes=20 << 30, offers_gpus=False
+    )
+    settings = runtime.confined(made, Options(), {})
+    assert not {"pids_limit", "mem_limit", "memswap_limit"} & settings.keys()
+    assert settings["cap_drop"] == ["ALL"]
 
 
 @pytest.fixture
@@ -253,3 +347,17 @@ def test_only_the_digits_that_are_needed_are_fetched(options: Options, few: bool
     target = Target(reference="x", recipe="", lock="", pins=(("torch", "2.10.0"),))
     assert _digits_needed(target, options) == (False,) * few + (True,) * full
     assert _digits_needed(TARGET, options) == (), "without torch nothing is trained"
+
+
+PEERS = Path(__file__).resolve().parents[1] / "cases" / "peers"
+
+
+def test_every_script_that_joins_a_group_leaves_it() -> None:
+    """Else gloo's threads may outlive Python, and abort a rank that is done: see payload/common.py."""
+    scripts = {path.name: path.read_text() for path in PAYLOAD.glob("*.py") if path.name != "common.py"}
+    joining = {name for name, text in scripts.items() if "common.join(" in text}
+    # That one is killed.
+    assert {name for name, text in scripts.items() if "common.end(dist)" in text} == joining - {"victim.py"}
+    for text in (path.read_text() for path in PEERS.glob("*.py")):
+        if "init_process_group(" in text:
+            assert "dist.barrier()\n    finally:\n        dist.destroy_process_group()" in text

@@ -6,14 +6,17 @@ import dataclasses
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from imagebuilder.smoke import local, runtime
-from imagebuilder.smoke.checks import clock, disk, transport
-from imagebuilder.smoke.cluster import Layout, Outcome
+from imagebuilder import catalog
+from imagebuilder.catalog import Framework
+from imagebuilder.smoke.checks import clock, disk, framework_reason, transport
+from imagebuilder.smoke.nodes import containers, packing, processes
+from imagebuilder.smoke.nodes.cluster import Layout, Outcome
 from imagebuilder.smoke.session import MARKER, CheckFailed, Session
 from imagebuilder.smoke.target import Options, Target
 
@@ -25,7 +28,7 @@ def session() -> Iterator[Session]:
     def none(_full: bool) -> Path:
         raise AssertionError("no digits are needed")
 
-    with local.start(Options(), "cpu") as cluster:
+    with processes.start(Options(), "cpu") as cluster:
         yield Session(cluster, TARGET, Options(), "cpu", {}, none)
 
 
@@ -117,7 +120,7 @@ def test_facts_are_what_this_python_has(session: Session) -> None:
 
 def test_patience_stretches_every_limit() -> None:
     options = Options(patience=3.0)
-    with local.start(options, "cpu") as cluster:
+    with processes.start(options, "cpu") as cluster:
         patient = Session(cluster, TARGET, options, "cpu", {}, lambda _: Path())
         assert patient._command(("true",), 10, None).timeout == 30
 
@@ -130,7 +133,7 @@ def pairs() -> Iterator[Session]:
         raise AssertionError("no digits are needed")
 
     options = Options(nproc_per_node=2)
-    with local.start(options, "cpu") as cluster:
+    with processes.start(options, "cpu") as cluster:
         yield Session(cluster, TARGET, options, "cpu", {}, none)
 
 
@@ -176,10 +179,65 @@ def test_the_node_of_the_rank_that_fails_is_named(pairs: Session) -> None:
     assert [finding.node for finding in caught.value.findings] == ["node1"]
 
 
+@pytest.fixture
+def frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog with two frameworks, of which this Python has the second one's module."""
+    known = {
+        "absent": Framework(module="nowhere_to_be_found", tag="a{version}", payloads={"training": "a.py"}),
+        "there": Framework(module="json", tag="t{version}", payloads={"training": "t.py", "control": "c.py"}),
+    }
+
+    def selected(check: str = "") -> dict[str, Framework]:
+        return {name: each for name, each in known.items() if not check or check in each.payloads}
+
+    monkeypatch.setattr(catalog, "frameworks", selected)
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_a_check_runs_with_the_framework_that_is_pinned_else_with_one_that_is_there(session: Session) -> None:
+    session.__dict__["facts"] = {"json": True}
+    assert session.payload("training") == "t.py"
+    session.target = dataclasses.replace(session.target, pins=(("absent", "1"), ("there", "1")))
+    assert session.payload("training") == "a.py"
+    assert session.payload("control") == "c.py"
+    assert framework_reason(session, "training") == ""
+    with pytest.raises(CheckFailed, match="no framework with a launcher"):
+        session.agents("training", "a:1")
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_a_check_without_a_framework_says_which_it_runs_with(session: Session) -> None:
+    session.__dict__["facts"] = {}
+    assert framework_reason(session, "training") == "no absent or there in this image"
+    assert framework_reason(session, "control") == "no there in this image"
+    with pytest.raises(CheckFailed, match="no framework to run this with"):
+        session.payload("training")
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_nodes_look_for_the_frameworks_of_the_catalog() -> None:
+    with processes.start(Options(), "cpu") as cluster:
+        facts = Session(cluster, TARGET, Options(), "cpu", {}, lambda _: Path()).facts
+    assert (facts["json"], facts["nowhere_to_be_found"]) == (True, False)
+    assert {item.path.rpartition("/")[2]: item.data for item in packing.payload()}["frameworks.txt"] == (
+        b"nowhere_to_be_found\njson\n"
+    )
+
+
+def words_of_agent(session: Session) -> list[str]:
+    """The command of the agent on the second node, of an image that pins torch."""
+    session.target = dataclasses.replace(session.target, pins=(("torch", "2.10.0"),))
+    return list(session.agents("rendezvous", "a:1", "--only-told")(1))
+
+
 def test_launchers_are_told_how_many_ranks_a_node_has(pairs: Session) -> None:
     assert pairs.mpirun(["a", "b"], "x", slots=2) == ("mpirun", "-np", "4", "--host", "a:2,b:2", "x")
-    words = pairs.torchrun("a:1", "hello.py", "--only-told")(1)
-    assert {"--nnodes=2", "--nproc-per-node=2", "--rdzv-endpoint=a:1", "--only-told"} <= set(words)
+    assert words_of_agent(pairs) == [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1"),
+        *(f"--rdzv-id={pairs.nonce}", "--max-restarts=0", f"{pairs.cluster.folder}/hello.py"),
+        *("--nonce", pairs.nonce, "--device", "cpu", "--peer", "localhost", "--only-told"),
+    ]
 
 
 def test_disk_and_clock_are_asked_for_real(session: Session) -> None:
@@ -203,19 +261,19 @@ def test_a_process_that_a_job_left_is_found(session: Session) -> None:
 
 def test_ranks_are_given_gpus_of_their_own_or_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    with local.start(Options(nproc_per_node=2), "multi-gpu") as cluster:
+    with processes.start(Options(nproc_per_node=2), "multi-gpu") as cluster:
         assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4,5", "6,7"]
-    with local.start(Options(nproc_per_node=2), "one-gpu-shared") as cluster:
+    with processes.start(Options(nproc_per_node=2), "one-gpu-shared") as cluster:
         assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4", "4"]
-    asked = [runtime._gpus("multi-gpu", node, 2)[0]["DeviceIDs"] for node in (0, 1)]
+    asked = [containers._gpus("multi-gpu", node, 2)[0]["DeviceIDs"] for node in (0, 1)]
     assert asked == [["0", "1"], ["2", "3"]]
-    assert runtime._gpus("one-gpu-shared", 1, 2)[0]["DeviceIDs"] == ["0"]
-    assert runtime._gpus("cpu", 1, 2) == []
+    assert containers._gpus("one-gpu-shared", 1, 2)[0]["DeviceIDs"] == ["0"]
+    assert containers._gpus("cpu", 1, 2) == []
 
 
 def test_a_transport_that_is_asked_for_cannot_be_passed_over(session: Session) -> None:
     assert transport.CHECK.skip(session) == "no GPU here, so NCCL is not used"
-    assert not transport.CHECK.required(session)
+    assert not transport.CHECK.is_required(session)
     asked = Session(session.cluster, TARGET, Options(transport="ib"), "cpu", {}, lambda _: Path())
-    assert transport.CHECK.required(asked)
+    assert transport.CHECK.is_required(asked)
     assert [transport.expected(one) for one in (session, asked)] == ["any", "ib"]

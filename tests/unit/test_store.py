@@ -34,7 +34,14 @@ def image_of(store: Store, name: str = "demo") -> ImageRecord:
     layer = ImageLayer(record=layer_of(store, DATA), title="a layer", component="torch")
     config, manifest = store.put_bytes(b"config"), store.put_bytes(b"manifest")
     return ImageRecord(
-        name=name, manifest=manifest[0], config=config[0], size=24, tag="t", lock="0" * 64, layers=(layer,)
+        name=name,
+        manifest=manifest[0],
+        config=config[0],
+        size=24,
+        tag="t",
+        tags=("t",),
+        lock="0" * 64,
+        layers=(layer,),
     )
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import suites
+from imagebuilder.debian import suites
 from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.host import aptmirrors
 
 ONE_LINE = """\
 I: running --setup-hook in shell: sh -c 'cat'
@@ -36,9 +37,9 @@ MIRRORS = suites.Mirrors(
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     """The answers of mmdebstrap are kept for a process; a test wants its own."""
-    suites.default_mirrors.cache_clear()
+    aptmirrors.default.cache_clear()
     yield
-    suites.default_mirrors.cache_clear()
+    aptmirrors.default.cache_clear()
 
 
 def fake_mmdebstrap(folder: Path, says: str) -> None:
@@ -53,7 +54,7 @@ def test_the_default_mirrors_are_those_that_mmdebstrap_writes(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     fake_mmdebstrap(tmp_path, says)
-    assert suites.default_mirrors("debian", "trixie") == MIRRORS
+    assert aptmirrors.default("debian", "trixie") == MIRRORS
 
 
 def test_a_suite_without_security_updates_has_one_mirror(
@@ -61,7 +62,7 @@ def test_a_suite_without_security_updates_has_one_mirror(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     fake_mmdebstrap(tmp_path, "deb http://mirror.example/debian sid main\n")
-    assert suites.default_mirrors("debian", "sid").security == "http://mirror.example/debian"
+    assert aptmirrors.default("debian", "sid").security == "http://mirror.example/debian"
 
 
 def test_mmdebstrap_that_names_nothing_is_the_host_s_fault(
@@ -70,7 +71,7 @@ def test_mmdebstrap_that_names_nothing_is_the_host_s_fault(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     fake_mmdebstrap(tmp_path, "I: success\n")
     with pytest.raises(EnvironmentFault, match="apt_mirror"):
-        suites.default_mirrors("debian", "trixie")
+        aptmirrors.default("debian", "trixie")
 
 
 def test_without_mmdebstrap_the_error_says_how_to_get_it(
@@ -78,7 +79,7 @@ def test_without_mmdebstrap_the_error_says_how_to_get_it(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentFault, match="apt-get install mmdebstrap"):
-        suites.default_mirrors("debian", "trixie")
+        aptmirrors.default("debian", "trixie")
 
 
 def test_a_release_has_updates_and_security_and_unstable_has_neither() -> None:

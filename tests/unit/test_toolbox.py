@@ -5,19 +5,21 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from docker.errors import DockerException, ImageNotFound
 
-from imagebuilder import toolbox
+from imagebuilder.core.process import Result
+from imagebuilder.core.streams import IterReader
 from imagebuilder.errors import BuildError, EnvironmentFault, InputError
-from imagebuilder.process import Result
-from imagebuilder.site import Site, ToolsSite, detect
-from imagebuilder.toolbox import HOST, container, image
+from imagebuilder.host import engine as engines
+from imagebuilder.host import tools
+from imagebuilder.host.site import Site, ToolsSite, detect
+from imagebuilder.host.tools import HOST, container, image
 
 
 @pytest.fixture
@@ -25,10 +27,10 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a folder that alone is searched for tools, with all of them in it."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in toolbox.NEEDED:
+    for name in tools.NEEDED:
         (folder / name).write_text("#!/bin/sh\n")
         (folder / name).chmod(0o755)
-    monkeypatch.setattr(toolbox, "_path", lambda: str(folder))
+    monkeypatch.setattr(tools, "_path", lambda: str(folder))
     return folder
 
 
@@ -38,22 +40,22 @@ def auto() -> Site:
 
 def test_a_host_with_the_tools_uses_its_own(path: Path) -> None:
     assert path.is_dir()
-    assert toolbox.missing() == ()
-    assert toolbox.choose(auto()) == HOST
+    assert tools.missing() == ()
+    assert tools.choose(auto()) == HOST
 
 
-@pytest.mark.parametrize("name", toolbox.NEEDED)
+@pytest.mark.parametrize("name", tools.NEEDED)
 def test_a_host_that_lacks_one_uses_a_container_for_all(name: str, path: Path) -> None:
     (path / name).unlink()
-    assert toolbox.missing() == (name,)
-    assert toolbox.choose(auto()).contained
+    assert tools.missing() == (name,)
+    assert tools.choose(auto()).contained
 
 
 @pytest.mark.parametrize(("where", "contained"), [("host", False), ("container", True)])
 def test_the_site_decides_whatever_there_is(where: Any, contained: bool, path: Path) -> None:
     for tool in path.iterdir():
         tool.unlink()
-    assert toolbox.choose(Site(tools=ToolsSite(where=where))).contained == contained
+    assert tools.choose(Site(tools=ToolsSite(where=where))).contained == contained
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def tar_of(*members: tuple[str, bytes | None]) -> tarfile.TarFile:
             info.size = len(content or b"")
             tar.addfile(info, io.BytesIO(content or b""))
     blocks = iter([buffer.getvalue()[:700], buffer.getvalue()[700:]])
-    return tarfile.open(fileobj=container._Reader(blocks), mode="r|")
+    return tarfile.open(fileobj=cast("io.BytesIO", IterReader(blocks)), mode="r|")
 
 
 def test_what_comes_back_goes_where_it_was_asked_for(tmp_path: Path) -> None:
@@ -138,14 +140,16 @@ class FakeDesk:
     def __init__(self, *, lacking: str = "mmdebstrap", failing: str = "nothing") -> None:
         self.ran: list[tuple[str, dict[str, str]]] = []
         self.files: dict[str, bytes] = {}
+        self.modes: dict[str, int] = {}
         self.container = "c"
         self.kept: list[tuple[str, str]] = []
         self._lacking, self._failing = lacking, failing
         api = SimpleNamespace(commit=lambda _id, repository, tag: self.kept.append((repository, tag)))
         self.engine = SimpleNamespace(client=SimpleNamespace(api=api))
 
-    def put(self, place: str, data: bytes) -> None:
+    def put(self, place: str, data: bytes, mode: int = 0o600) -> None:
         self.files[place] = data
+        self.modes[place] = mode
 
     def run(self, argv: Sequence[str], *, timeout: float, env: Any = None, check: bool = True) -> Result:
         assert timeout
@@ -171,13 +175,29 @@ def test_the_tools_are_installed_at_a_fixed_version_through_the_site(tmp_path: P
     name = image.make("sha256:base", desk, site)  # type: ignore[arg-type]
     installing, env = next(entry for entry in desk.ran if " install " in entry[0])
     assert "mmdebstrap=1.5.7-*" in installing
-    assert "-oAcquire::Retries=3" in installing
-    assert str(ca) not in installing
+    assert f"-c {image._CONF}" in installing
     assert env["http_proxy"] == "http://proxy.example:3128"
-    assert list(desk.files.values()) == [b"CA"]
+    assert desk.files == {
+        image._CA: b"CA",
+        image._CONF: f'Acquire::Retries "3";\nAcquire::https::CaInfo "{image._CA}";\n'.encode(),
+    }
     assert all(place in desk.ran[-1][0] for place in desk.files), "the CA is removed before the image is kept"
     assert [":".join(entry) for entry in desk.kept] == [name]
     assert name.startswith("imagebuilder-tools:")
+
+
+def test_no_password_is_an_argument_nor_in_a_file_for_others() -> None:
+    desk = FakeDesk()
+    site = Site(
+        apt_mirror="http://me:geheim@mirror.example/debian",
+        apt_options=(("Acquire::http::Proxy", "http://me:geheim@proxy.example"),),
+        proxies=(("http", "http://me:geheim@proxy.example"),),
+    )
+    image.make("sha256:base", desk, site)  # type: ignore[arg-type]
+    assert not [line for line, _ in desk.ran if "geheim" in line]
+    assert b"geheim" in desk.files[image._CONF]
+    assert {desk.modes[place] for place, data in desk.files.items() if b"geheim" in data} == {0o600}
+    assert {env["MIRROR"] for _, env in desk.ran if "MIRROR" in env} == {site.apt_mirror}
 
 
 def test_a_mirror_of_another_distribution_gives_way_to_the_image_s_own_sources() -> None:
@@ -242,3 +262,65 @@ def test_the_image_s_key_changes_with_the_base(monkeypatch: pytest.MonkeyPatch) 
     assert image._name("sha256:2") != one
     monkeypatch.setattr(image, "PACKAGES", ("mmdebstrap=1.6-*",))
     assert image._name("sha256:1") != one
+
+
+@pytest.mark.parametrize("network", [True, False])
+def test_a_container_is_given_no_right_to_mount_or_to_make_devices(
+    network: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    class Api:
+        def create_host_config(self, **settings: Any) -> dict[str, Any]:
+            asked.update(settings)
+            return {}
+
+        def create_container(self, *_words: Any, host_config: dict[str, Any], **_settings: Any) -> None:
+            asked.update(host_config)
+            raise DockerException("enough")
+
+    monkeypatch.setattr("imagebuilder.host.leftovers.remove", lambda *_words: None)
+    engine: Any = SimpleNamespace(kind="docker", client=SimpleNamespace(api=Api()))
+    with (
+        pytest.raises(EnvironmentFault, match="enough"),
+        container._started(engine, "image", tmp_path, network=network, shares=()),
+    ):
+        pass
+    assert not {"SYS_ADMIN", "MKNOD", "SYS_CHROOT"} & set(asked.get("cap_add", ()))
+    assert not {"MaskedPaths", "ReadonlyPaths", "privileged", "devices"} & set(asked)
+    assert not any("unmask" in word for word in asked.get("security_opt", ()))
+    if not network:
+        assert (asked["network_mode"], asked["cap_drop"]) == ("none", ["ALL"])
+    else:
+        assert not {"cap_add", "security_opt"} & set(asked)
+
+
+class Api:
+    """An engine that says something on both streams."""
+
+    closed = False
+
+    def exec_create(self, container: str, argv: list[str], **settings: object) -> dict[str, object]:
+        self.asked = (container, argv, settings)
+        return {"Id": "handle"}
+
+    def exec_start(self, _handle: object, **_settings: object) -> Api:
+        self._response = self
+        return self
+
+    def __iter__(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        yield from ((b"one ", None), (None, b"warning"), (b"two \xff", None))
+
+    def exec_inspect(self, _handle: object) -> dict[str, int]:
+        return {"ExitCode": 3}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_command_in_a_container_is_read_to_its_end() -> None:
+    api = Api()
+    ended = engines.execute(api, "box", ["a", "b"], workdir="/srv")
+    assert (ended.code, ended.stdout, ended.stderr) == (3, "one two \N{REPLACEMENT CHARACTER}", "warning")
+    assert (api.asked, api.closed) == (("box", ["a", "b"], {"workdir": "/srv"}), True)
+    assert engines.execute(Api(), "box", ["a"], keep=5).stdout == "two \N{REPLACEMENT CHARACTER}"

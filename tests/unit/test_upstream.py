@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import tarfile
@@ -10,24 +11,28 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import catalog, share, supply
-from imagebuilder import lock as locks
+from imagebuilder import catalog
 from imagebuilder import plan as plans
+from imagebuilder.catalog import Selection, select
+from imagebuilder.catalog.upstream import Upstream, file_of
+from imagebuilder.core import share
 from imagebuilder.errors import ConflictError, FetchError, InputError
-from imagebuilder.lock import Build, Source
-from imagebuilder.render import render
+from imagebuilder.fetch import locked
+from imagebuilder.host.site import Site, detect
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import Build, Source
+from imagebuilder.plan.render import render
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.builds import resolve_builds
 from imagebuilder.resolve.request import request
-from imagebuilder.site import Site, detect
 from imagebuilder.store import Store
-from imagebuilder.upstream import Upstream, file_of
 from tests.support.fileserver import FileServer, serving
 from tests.unit import samples
 
 PATH = "/v5/openmpi-5.0.99%2Bfix.tar.gz"
 FILE = "openmpi-5.0.99+fix.tar.gz"
-IMAGE = (samples.deb("libc6", "2.41-12"), samples.deb("apt"), samples.deb("python3"))
+IMAGE = (samples.deb("apt"), samples.deb("libc6", "2.41-12"), samples.deb("python3"))
 RECIPE = samples.recipe(pins={"openmpi": "5.0.99"}, build=("openmpi",))
 
 
@@ -66,14 +71,14 @@ def site(folder: Path, url: str, sha256: str = SHA256, version: str = "5.0.99") 
     return detect(path)
 
 
-def resolve(where: Site) -> Build:
-    return resolve_builds(request(RECIPE), IMAGE, where)[0]
+def resolve(where: Site, selection: Selection | None = None) -> Build:
+    return resolve_builds(request(selection or select(RECIPE)), IMAGE, where)[0]
 
 
 def fetch(build: Build, store: Store, where: Site) -> None:
-    lock = samples.lock(format=2, debs=IMAGE, builds=(build,))
-    missing = supply.absent(build.sources, store)
-    supply.fetch(missing, lock, store, where, advance=lambda _k, _c: None, finished=lambda _k: None)
+    lock = samples.lock(debs=IMAGE, builds=(build,))
+    missing = locked.absent(build.sources, store)
+    locked.fetch(missing, lock, store, where, advance=lambda _k, _c: None, finished=lambda _k: None)
 
 
 def test_the_lock_has_the_bytes_and_no_address(server: FileServer, tmp_path: Path) -> None:
@@ -82,9 +87,9 @@ def test_the_lock_has_the_bytes_and_no_address(server: FileServer, tmp_path: Pat
     assert build.version == "5.0.99"
     (source,) = build.sources
     assert (source.file, source.size, source.sha256, source.origin) == (FILE, len(DATA), SHA256, "upstream")
-    lock = samples.lock(format=2, builds=(build,))
-    text = locks.dumps(lock)
-    assert locks.loads(text, "x") == lock
+    lock = samples.lock(debs=IMAGE, builds=(build,))
+    text = lockfile.dumps(LockFile(sections=(lock,)))
+    assert lockfile.loads(text, "x").sections[0] == lock
     assert "127.0.0.1" not in text
     assert "://" not in text
     store = Store(tmp_path / "store")
@@ -96,7 +101,7 @@ def test_the_lock_has_the_bytes_and_no_address(server: FileServer, tmp_path: Pat
 
 def test_debian_s_own_version_needs_no_address_and_is_preferred(server: FileServer, tmp_path: Path) -> None:
     recipe = samples.recipe(pins={"openmpi": "5.0"}, build=("openmpi",))
-    build = resolve_builds(request(recipe), IMAGE, site(tmp_path, server.url + PATH))[0]
+    build = resolve_builds(request(select(recipe)), IMAGE, site(tmp_path, server.url + PATH))[0]
     assert (build.version, build.sources[0].origin) == ("5.0.7", "debian")
     assert server.seen == []
 
@@ -134,7 +139,7 @@ def test_other_bytes_are_refused_while_fetching(server: FileServer, tmp_path: Pa
 @pytest.mark.parametrize("path", ["/gone-1.0.tar.gz", None])
 def test_an_address_that_does_not_answer(server: FileServer, tmp_path: Path, path: str | None) -> None:
     url = f"http://127.0.0.1:9{PATH}" if path is None else server.url + path
-    with pytest.raises(FetchError, match="cannot be had: ") as caught:
+    with pytest.raises(FetchError, match="cannot be fetched: ") as caught:
         resolve(site(tmp_path, url))
     assert caught.value.problems[0].hint
 
@@ -163,20 +168,20 @@ def test_a_component_that_only_upstream_has(
     build = known["openmpi"].build
     assert build is not None
 
-    def with_upstream(places: dict[str, Upstream]) -> None:
+    def with_upstream(places: dict[str, Upstream]) -> Selection:
         own = build.model_copy(update={"debian": "", "upstream": places})
-        component = known["openmpi"].model_copy(update={"build": own})
-        monkeypatch.setattr(catalog, "load", lambda: {**known, "openmpi": component})
+        changed = {**known, "openmpi": known["openmpi"].model_copy(update={"build": own})}
+        monkeypatch.setattr(catalog, "load", lambda: changed)
+        return dataclasses.replace(select(RECIPE), components=changed).with_pins(RECIPE.pins)
 
-    with_upstream({})
-    with pytest.raises(ConflictError, match=r'nobody is known .* openmpi "5\.0\.99"\n  -> name its address'):
-        resolve(Site())
+    with pytest.raises(
+        ConflictError, match=r'no source of openmpi "5\.0\.99" is known\n  -> name its address'
+    ):
+        resolve(Site(), with_upstream({}))
     place = Upstream(url=server.url + PATH, sha256=SHA256)
-    with_upstream({"5.0.98": place})
     with pytest.raises(ConflictError, match=r'-> there is "5\.0\.98"'):
-        resolve(Site())
-    with_upstream({"5.0.99": place})
-    built = resolve(Site())
+        resolve(Site(), with_upstream({"5.0.98": place}))
+    built = resolve(Site(), with_upstream({"5.0.99": place}))
     assert built.sources[0].sha256 == SHA256
     fetch(built, Store(tmp_path / "store"), Site())
 
@@ -223,8 +228,8 @@ def test_the_file_of_an_address() -> None:
 
 def test_the_dockerfile_is_given_the_archive(server: FileServer, tmp_path: Path) -> None:
     build = resolve(site(tmp_path, server.url + PATH))
-    lock = samples.lock(format=2, debs=IMAGE, builds=(build,))
-    text = render(plans.plan(RECIPE, lock, ()), share.template("Dockerfile.j2"))
+    lock = samples.lock(debs=IMAGE, builds=(build,))
+    text = render(plans.plan(select(RECIPE), lock, ()), share.template("Dockerfile.j2"))
     assert "FROM scratch AS sources\n" in text
     assert f"#   --build-context sources=FOLDER                           {FILE}\n" in text
     assert f"echo '{SHA256}  /imagebuilder/archives/{FILE}' >/tmp/sums" in text
@@ -232,5 +237,5 @@ def test_the_dockerfile_is_given_the_archive(server: FileServer, tmp_path: Path)
     assert "127.0.0.1" not in text
     plain = samples.recipe()
     assert "sources=FOLDER" not in render(
-        plans.plan(plain, samples.lock(), ()), share.template("Dockerfile.j2")
+        plans.plan(select(plain), samples.lock(), ()), share.template("Dockerfile.j2")
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.errors import BuildError
-from imagebuilder.layers.collisions import check_collisions
+from imagebuilder.layers.wheels.collisions import check_collisions
 from imagebuilder.store import Store
 from tests.support.wheels import SITE, File, Unpacked, dice, encoded, make_wheel, splice, unpack
 

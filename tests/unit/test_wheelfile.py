@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from imagebuilder import http
 from imagebuilder.errors import FetchError
+from imagebuilder.host import http
+from imagebuilder.host.site import Site
 from imagebuilder.resolve import wheelfile
 from imagebuilder.resolve.uv import File, Target
-from imagebuilder.site import Site
 from tests.support.fileserver import FileServer, serving
 from tests.support.wheelfolder import put
 
@@ -61,7 +61,7 @@ def test_a_missing_hash_is_computed(server: FileServer) -> None:
 
 def test_a_file_that_is_gone_is_named(server: FileServer) -> None:
     server.files.clear()
-    with pytest.raises(FetchError, match=r"demo-1\.0-py3-none-any\.whl cannot be had: 404"):
+    with pytest.raises(FetchError, match=r"demo-1\.0-py3-none-any\.whl cannot be fetched: 404"):
         wheelfile.measure(file(server, sha256="a" * 64), Site().session())
 
 

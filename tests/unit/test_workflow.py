@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import oci
 from imagebuilder.errors import ConflictError, LockError
+from imagebuilder.image import oci
 from imagebuilder.store import ImageRecord, LayerRecord, Store
 from imagebuilder.workflow import built_image, check_recipe, last_image, read_plan, require_in_step
 from tests.unit.samples import RECIPES

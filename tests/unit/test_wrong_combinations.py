@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from imagebuilder import catalog, recipe, suites
-from imagebuilder.bases.facts import System
+from imagebuilder import catalog, recipe
 from imagebuilder.bases.read import Base
+from imagebuilder.bases.system import System
+from imagebuilder.catalog import select
+from imagebuilder.debian import suites
 from imagebuilder.errors import ConflictError, ImagebuilderError, InputError
-from imagebuilder.located import located
-from imagebuilder.lock import Deb, Source
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Deb, Source
 from imagebuilder.recipe import Recipe
 from imagebuilder.resolve import archivepins, debian, debpins
 from imagebuilder.resolve.locking import make_lock
 from imagebuilder.resolve.request import Request
-from imagebuilder.site import Site
 from tests.support.wheelfolder import put, put_sdist, torch_world
 from tests.unit import samples
 
@@ -135,9 +136,9 @@ def _base_of(loaded: Recipe) -> Base | None:
 def refusal(case: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> ImagebuilderError:
     monkeypatch.chdir(case.parent)
     path = Path(case.name)
-    loaded = recipe.load(path, catalog.names())
-    with pytest.raises((ConflictError, InputError)) as caught, located(path, loaded.name):
-        make_lock(loaded, site, None, None, _base_of(loaded))
+    loaded, places = recipe.read(path, catalog.names())
+    with pytest.raises((ConflictError, InputError)) as caught:
+        make_lock(select(loaded, places), site, None, None, _base_of(loaded))
     return caught.value
 
 

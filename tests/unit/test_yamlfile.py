@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from imagebuilder import yamlfile
+from imagebuilder.core import yamlfile
 from imagebuilder.errors import InputError
 
 

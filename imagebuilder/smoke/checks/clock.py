@@ -37,7 +37,7 @@ def run(session: Session) -> Passed:
         raise CheckFailed.because(*findings)
     widest = max(most - least for least, most in offsets.values())
     return Passed(
-        summary=f"{len(offsets)} clocks agree, as far as {widest:.2f} s of asking tell",
+        summary=f"{len(offsets)} clocks agree within {_SKEW:g} s, each read to {widest:.2f} s",
         evidence={
             node: {"ahead at least": round(least, 3), "ahead at most": round(most, 3)}
             for node, (least, most) in offsets.items()
@@ -79,6 +79,7 @@ def certain_skew(one: Offset, other: Offset) -> float:
 
 CHECK = Check(
     name="clock",
+    order=70,
     title="the time on each node, as a rank's process sees it",
     criterion=f"no node's clock is certainly more than {_SKEW:g} s from the first one's",
     run=run,

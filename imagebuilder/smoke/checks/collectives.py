@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from imagebuilder.smoke.checks import torch_pinned, torch_reason
+from imagebuilder.smoke.checks import framework_reason
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
@@ -25,7 +25,7 @@ _HELD = 0.3
 def run(session: Session) -> Passed:
     largest = _LARGEST[session.device]
     sizes = ("--largest", largest, "--sweep", _SWEEP, "--seconds", _SWEEP_SECONDS[session.device])
-    found = session.launch("collectives.py", *sizes, timeout=_SECONDS)
+    found = session.launch(session.payload("collectives"), *sizes, timeout=_SECONDS)
     rows = sweep(found[0]["sweep"], session.world_size)
     findings = [*judge(found, largest, session.node_of), *judge_speed(rows, session.options.min_busbw)]
     if findings:
@@ -118,12 +118,13 @@ def _size(length: int) -> str:
 
 CHECK = Check(
     name="collectives",
+    order=130,
     title="allreduce, broadcast, allgather and barrier of int64, fp32 and bf16 tensors over all ranks; a "
     "sweep of allreduces up to 64 MiB, as far as time allows",
     criterion="every element is exact on every rank; the barrier holds who comes early; bus bandwidth is at "
     "least --min-busbw, where that is given",
     run=run,
-    skip=torch_reason,
-    required=torch_pinned,
+    skip=lambda session: framework_reason(session, "collectives"),
+    required=lambda promise: promise.framework("collectives"),
     exchanges=True,
 )

@@ -102,10 +102,11 @@ def _no_sshd(session: Session, index: int) -> Finding:
 
 CHECK = Check(
     name="contents",
+    order=10,
     title="packages, user, venv and sshd in each container",
     criterion=f"sshd listens on the labelled port within {_START_SECONDS} s; the packages, the user and a "
     "venv that the user can write to are there; no private host key is in the image",
     run=run,
     skip=hostname_reason,
-    required=lambda session: session.cluster.kind != "process",
+    required=lambda promise: promise.contained,
 )

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imagebuilder.smoke.checks import torch_pinned, torch_reason
+from imagebuilder.smoke.checks import framework_reason
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 180
 
 
 def run(session: Session) -> Passed:
-    ranks = session.launch("train.py", "--role", "control", "--data", session.put_digits(), timeout=_SECONDS)
+    ranks = session.launch(
+        session.payload("control"), "--role", "control", "--data", session.put_digits(), timeout=_SECONDS
+    )
     message = judge(ranks)
     if message:
         raise CheckFailed(
@@ -21,7 +23,7 @@ def run(session: Session) -> Passed:
             "program's back; until that is found, a pass of `training` means nothing",
         )
     return Passed(
-        summary=f"from equal weights, {len(ranks)} ranks without DDP ended with {len(ranks)} different ones",
+        summary=f"{len(ranks)} ranks without DDP started with equal weights and ended with different ones",
         evidence={
             "ranks": [{key: value for key, value in entry.items() if key != "losses"} for entry in ranks]
         },
@@ -39,9 +41,11 @@ def judge(ranks: Sequence[Mapping[str, Any]]) -> str:
 
 CHECK = Check(
     name="control",
+    order=180,
     title="the same training without DistributedDataParallel",
     criterion="from equal weights, every rank ends with weights of its own",
     run=run,
-    skip=torch_reason,
-    required=torch_pinned,
+    skip=lambda session: framework_reason(session, "control"),
+    required=lambda promise: promise.framework("control"),
+    digits=lambda _options: "few",
 )

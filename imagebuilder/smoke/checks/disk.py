@@ -28,7 +28,7 @@ def run(session: Session) -> Passed:
     least = min(found["free"] for found in said.values())
     folder = next(iter(said.values()))["folder"]
     return Passed(
-        summary=f"at least {least // _MIB} MiB free in {folder}, and it can be written to",
+        summary=f"at least {least // _MIB} MiB free in {folder}, which is writable",
         evidence={
             node: {key: found[key] for key in ("folder", "free", "inodes")} for node, found in said.items()
         },
@@ -54,6 +54,7 @@ def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
 
 CHECK = Check(
     name="disk",
+    order=20,
     title="room for temporary files on each node, by writing one",
     criterion=f"1 MiB can be written and synced to $TMPDIR or /tmp; {_FREE // _MIB} MiB and {_INODES} files "
     "are free there",

@@ -101,9 +101,10 @@ def _value(value: str | None) -> str:
 
 CHECK = Check(
     name="environment",
+    order=100,
     title="variables and tools on the last node: in exec, a login shell, ssh and mpirun",
     criterion="every variable of the image's config, and what `PATH` finds, is the same in all of them",
     run=run,
     skip=hostname_reason,
-    required=lambda session: session.cluster.kind != "process",
+    required=lambda promise: promise.contained,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from imagebuilder import catalog
 from imagebuilder.smoke.checks import hostname_reason
-from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
@@ -18,14 +19,15 @@ _SECONDS = 30
 def run(session: Session) -> Passed:
     findings: list[Finding] = []
     seconds: dict[str, float] = {}
-    if session.has_torch:
+    if session.installed("failure"):
+        launcher, script = session.launcher("failure").command[0], session.payload("failure")
         place = f"{session.cluster.host(0)}:{session.cluster.port()}"
-        argv = session.torchrun(place, "victim.py")
+        argv = session.agents("failure", place)
         limit = _LIMIT[session.device]
         # Those that are left are given all of the time: whether they end by themselves is the question.
         outcomes = session.run_everywhere(argv, timeout=limit, env=session.rank_env, grace=limit)
-        findings += _judged(session, "torchrun", outcomes, "victim.py", session.world_size)
-        seconds["torchrun"] = round(max(outcome.seconds for outcome in outcomes), 1)
+        findings += _judged(session, launcher, outcomes, script, session.world_size)
+        seconds[launcher] = round(max(outcome.seconds for outcome in outcomes), 1)
     if _has_mpirun(session):
         hosts = [session.cluster.host(index) for index in range(session.nnodes)]
         slots = session.layout.nproc_per_node
@@ -35,9 +37,9 @@ def run(session: Session) -> Passed:
         seconds["mpirun"] = round(outcome.seconds, 1)
     if findings:
         raise CheckFailed.because(*findings)
-    times = ", ".join(f"{launcher} within {time} s" for launcher, time in seconds.items())
+    times = ", ".join(f"{launcher} after {time} s" for launcher, time in seconds.items())
     return Passed(
-        summary=f"rank 1 was killed: {times} of the start ended with an error, and nothing was left",
+        summary=f"rank 1 was killed, and every launcher ended with an error ({times}) and left no process",
         evidence={"seconds": seconds},
     )
 
@@ -112,15 +114,20 @@ def _has_mpirun(session: Session) -> bool:
 
 
 def _skip(session: Session) -> str:
-    return "" if session.has_torch or _has_mpirun(session) else "neither torchrun nor mpirun can be used here"
+    if session.installed("failure") or _has_mpirun(session):
+        return ""
+    launchers = [each.launcher.command[0] for each in catalog.frameworks("failure").values() if each.launcher]
+    return f"neither {' nor '.join((*launchers, 'mpirun'))} can be used here"
 
 
 CHECK = Check(
     name="failure",
+    order=190,
     title="rank 1 is killed in the middle of a job of torchrun, and of one of mpirun",
     criterion=f"every launcher ends by itself, not with 0, within {_LIMIT['cpu']} s ({_LIMIT['cuda']} s on "
     f"GPUs); {_VANISH_SECONDS} s later no process of the job is left",
     run=run,
     skip=_skip,
-    required=lambda session: not _skip(session),
+    required=lambda promise: promise.mpi or promise.framework("failure"),
+    asked=lambda session: not _skip(session),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 from imagebuilder.smoke.target import GIB
@@ -30,7 +30,7 @@ def run(session: Session) -> Passed:
     if findings:
         raise CheckFailed.because(*findings)
     first = direct[session.nodes[0].name]
-    ways = f"; no lower through {' and '.join(remote)}" if remote else ""
+    ways = f"; not lower through {' and '.join(remote)}" if remote else ""
     return Passed(
         summary=f"shared memory {first['shm'] // _MIB} MiB, locked memory {_amount(first['memlock'])} bytes, "
         f"{_amount(first['nofile'])} open files{ways}",
@@ -116,6 +116,7 @@ def _amount(value: int) -> str:
 
 CHECK = Check(
     name="limits",
+    order=60,
     title="shared memory, locked memory and open files, directly and through ssh and mpirun",
     criterion=f"at least 1 GiB of shared memory and {_NOFILE} open files on every node; unlimited locked "
     "memory where there are RDMA devices; nothing lower through ssh or mpirun",

@@ -65,6 +65,7 @@ def _finding(session: Session, message: str, remedy: str) -> Finding:
 
 CHECK = Check(
     name="link",
+    order=40,
     title="ldd over the venv, import of every package with compiled parts, a convolution",
     criterion="no extension module misses a library or a symbol version; every import works; the gradients "
     "of a convolution are right",

@@ -72,11 +72,12 @@ def _skip(session: Session) -> str:
 
 CHECK = Check(
     name="mpirun",
+    order=110,
     title="mpirun over all nodes, and a sum over all ranks",
     criterion="as many ranks as asked for, each on its node; the sum is exact; Open MPI complains about "
     "nothing",
     run=run,
     skip=_skip,
-    required=lambda session: bool(session.target.mpi) and session.cluster.kind != "process",
+    required=lambda promise: promise.mpi,
     exchanges=True,
 )

@@ -110,10 +110,11 @@ def _skip(session: Session) -> str:
 
 CHECK = Check(
     name="nccl-tests",
+    order=150,
     title="all_reduce_perf over all ranks, from 8 B to 64 MiB",
     criterion="as many ranks as were started, no value out of bounds, a bus bandwidth above 0 and at least "
     "--min-busbw, where that is given",
     run=run,
     skip=_skip,
-    required=lambda _session: False,
+    required=lambda _promise: False,
 )

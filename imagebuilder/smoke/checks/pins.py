@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagebuilder import catalog
-from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
@@ -50,7 +50,7 @@ def run(session: Session) -> Passed:
             "no pin could be looked at", remedy="an image of imagebuilder is labelled with its pins"
         )
     loaded = ", ".join(f"{name} {entry['found']}" for name, entry in found.items())
-    return Passed(summary=f"as loaded: {loaded}", evidence=evidence)
+    return Passed(summary=f"loaded: {loaded}", evidence=evidence)
 
 
 def agrees(pin: str, version: str, parts: int) -> bool:
@@ -121,6 +121,7 @@ def _another(node: str, name: str, pin: str, version: str) -> Finding:
 
 CHECK = Check(
     name="pins",
+    order=30,
     title="each pin's version, asked of the library that is really loaded, on each node",
     criterion="on every node each component reports the pinned version, and one copy of it is loaded",
     run=run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imagebuilder.smoke.checks import torch_pinned, torch_reason
+from imagebuilder.smoke.checks import framework_reason
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
@@ -35,7 +35,7 @@ def run(session: Session) -> Passed:
 
 
 def _meet(session: Session, way: str, place: str, *arguments: str) -> tuple[Mapping[str, Any], ...]:
-    argv = session.torchrun(f"{place}:{session.cluster.port()}", "hello.py", *arguments)
+    argv = session.agents("rendezvous", f"{place}:{session.cluster.port()}", *arguments)
     try:
         ranks = session.ranks(session.run_everywhere(argv, timeout=_SECONDS, env=session.rank_env))
     except CheckFailed as error:
@@ -59,10 +59,11 @@ def _at(way: str, place: str, finding: Finding) -> Finding:
 
 CHECK = Check(
     name="rendezvous",
+    order=120,
     title="torchrun on every node, meeting at the first one by host name and by IP address; ranks by file://",
     criterion="all agents end with 0, every rank is of its own, and they gather each other's numbers",
     run=run,
-    skip=torch_reason,
-    required=torch_pinned,
+    skip=lambda session: framework_reason(session, "rendezvous"),
+    required=lambda promise: promise.framework("rendezvous"),
     exchanges=True,
 )

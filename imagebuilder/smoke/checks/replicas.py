@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imagebuilder.smoke.checks import torch_pinned, torch_reason
+from imagebuilder.smoke.checks import framework_reason
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 120
+_GROUPS = {("parameter",): "parameters", ("optimizer", "value"): "values of the optimizer"}
 NO_SYNC = "torch has SyncBatchNorm for GPUs only"
 
 
 def run(session: Session) -> Passed:
-    ranks = session.launch("replicas.py", "--folder", session.cluster.shared, timeout=_SECONDS)
+    ranks = session.launch(session.payload("replicas"), "--folder", session.cluster.shared, timeout=_SECONDS)
     found = ranks[0]["found"]
     findings = [
         finding
@@ -24,11 +25,12 @@ def run(session: Session) -> Passed:
     ]
     if findings:
         raise CheckFailed.because(*findings)
-    plain = next(iter(found["plain"].values()))
+    counts = next(iter(found["plain"].values()))["counts"]
+    parameters, buffers = counts["parameter"], counts["buffer"]
     sync = "; with SyncBatchNorm equal" if "sync" in found else ""
     return Passed(
-        summary=f"{len(ranks)} checkpoints: {plain['parameters']['compared']} parameters identical, "
-        f"{plain['buffers']['differ']} of {plain['buffers']['compared']} buffers each rank's own{sync}",
+        summary=f"{len(ranks)} checkpoints: {parameters['equal']} parameters identical, "
+        f"{buffers['differ']} of {buffers['differ'] + buffers['equal']} buffers differ as they should{sync}",
         evidence={**found, **({} if "sync" in found else {"sync": f"not tried: {NO_SYNC}"})},
     )
 
@@ -43,21 +45,23 @@ def judge(norm: str, rank: int, compared: Mapping[str, Any], node: str) -> list[
     def found(message: str, remedy: str) -> None:
         findings.append(Finding(node=node, message=f"the checkpoint of rank {rank} {message}", remedy=remedy))
 
-    lacking = [*compared["only_in_first"], *compared["only_in_second"]]
+    different = compared["differences"]
+    lacking = [entry["name"] for entry in different if entry["what"] in ("missing", "extra")]
     if lacking:
         found(
             f"has other entries than rank 0's: {', '.join(lacking[:5])}", "the ranks run different programs"
         )
-    for group in ("parameters", "others"):
-        different = compared[group]["different"]
-        if different:
-            named = "; ".join(_described(entry) for entry in different[:3])
+    for kinds, words in _GROUPS.items():
+        entries = [entry for entry in different if entry["kind"] in kinds and entry["name"] not in lacking]
+        if entries:
+            counts = [compared["counts"][kind] for kind in kinds]
+            total = sum(count["equal"] + count["differ"] for count in counts)
+            named = "; ".join(_described(entry) for entry in entries[:3])
             found(
-                f"differs from rank 0's in {compared[group]['differ']} of {compared[group]['compared']} "
-                f"{'parameters' if group == 'parameters' else 'values of the optimizer'}: {named}",
+                f"differs from rank 0's in {len(entries)} of {total} {words}: {named}",
                 "gradients are not synchronised, or the ranks' processors compute differently",
             )
-    buffers = {entry["name"].rpartition(".")[2] for entry in compared["buffers"]["different"]}
+    buffers = {entry["name"].rpartition(".")[2] for entry in different if entry["kind"] == "buffer"}
     if norm == "sync" and buffers:
         found(
             f"differs in SyncBatchNorm's {', '.join(sorted(buffers))}",
@@ -74,19 +78,20 @@ def judge(norm: str, rank: int, compared: Mapping[str, Any], node: str) -> list[
 
 
 def _described(entry: Mapping[str, Any]) -> str:
-    if "max_abs" not in entry:
-        return f"{entry['name']} is {entry['first']} and {entry['second']}"
+    if entry["what"] != "numbers":
+        return f"{entry['name']} is {entry['first']} and {entry['other']}"
     gap = "not a number" if entry["max_abs"] is None else f"by up to {entry['max_abs']:.3g}"
-    return f"{entry['name']} ({entry['elements']} elements, {gap})"
+    return f"{entry['name']} ({entry['count']} elements, {gap})"
 
 
 CHECK = Check(
     name="replicas",
+    order=170,
     title="a checkpoint from every rank of a DDP job with batch normalisation, each compared with rank 0's",
     criterion="parameters and optimizer are identical; running averages differ with BatchNorm, and with "
     "SyncBatchNorm (on GPUs) they do not",
     run=run,
-    skip=torch_reason,
-    required=torch_pinned,
+    skip=lambda session: framework_reason(session, "replicas"),
+    required=lambda promise: promise.framework("replicas"),
     exchanges=True,
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imagebuilder.smoke.checks import torch_reason
-from imagebuilder.smoke.cluster import Layout
+from imagebuilder.smoke.checks import framework_reason
+from imagebuilder.smoke.nodes.cluster import Layout
 from imagebuilder.smoke.report import Finding, Mode
-from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
+from imagebuilder.smoke.session import Check, CheckFailed, Digits, Passed, Session
+from imagebuilder.smoke.target import Options
 
 LAYOUTS = tuple(
     Layout(nnodes=nodes, nproc_per_node=ranks) for nodes, ranks in ((1, 1), (1, 2), (2, 1), (2, 2))
@@ -34,6 +35,7 @@ _NUMBERS = (
 
 
 def run(session: Session) -> Passed:
+    script = session.payload("scaling")
     cpus = tuple(session.facts.get("cpus", ()))
     scaling = session.options.scaling
     limit = (_FULL_SECONDS if scaling.full else _SECONDS) * scaling.epochs
@@ -50,7 +52,7 @@ def run(session: Session) -> Passed:
             rows.append(empty_row(layout, session.device, reason))
             continue
         own = own_cpus(layout, cpus)
-        ranks = session.launch("scaling.py", *arguments, "--cpus", own, timeout=limit, layout=layout)
+        ranks = session.launch(script, *arguments, "--cpus", own, timeout=limit, layout=layout)
         if len({rank["end"] for rank in ranks}) != 1:
             raise CheckFailed.because(unequal(layout))
         rows.append(row(layout, ranks, rows[0] if rows else None))
@@ -142,15 +144,26 @@ def unequal(layout: Layout) -> Finding:
 
 
 def _skip(session: Session) -> str:
-    return torch_reason(session) if session.options.scaling.asked else "not asked for: --scaling"
+    return (
+        framework_reason(session, "scaling") if session.options.scaling.asked else "not asked for: --scaling"
+    )
+
+
+def _digits(options: Options) -> Digits:
+    if not options.scaling.asked or options.scaling.workload != "digits":
+        return "none"
+    return "all" if options.scaling.full else "few"
 
 
 CHECK = Check(
     name="scaling",
+    order=200,
     title="the same training on 1x1, 1x2, 2x1 and 2x2 nodes x ranks, with one global batch, and processors "
     "of each rank's own",
     criterion="in each layout that can be run all replicas end equal; there is no demand on speed",
     run=run,
     skip=_skip,
-    required=lambda session: session.options.scaling.asked,
+    required=lambda _promise: False,
+    asked=lambda session: session.options.scaling.asked,
+    digits=_digits,
 )

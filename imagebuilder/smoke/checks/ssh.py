@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from imagebuilder.smoke.checks import hostname_reason
-from imagebuilder.smoke.cluster import Outcome
+from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
@@ -57,7 +57,9 @@ def run(session: Session) -> Passed:
         )
     if findings:
         raise CheckFailed.because(*findings)
-    return Passed(summary=f"{len(ways)} ways, as {session.target.ssh_user}, host keys checked strictly")
+    return Passed(
+        summary=f"{len(ways)} logins between nodes as {session.target.ssh_user}, host keys checked strictly"
+    )
 
 
 def _known_hosts(session: Session) -> list[str]:
@@ -77,10 +79,11 @@ def _failed(node: str, target: str, outcome: Outcome) -> Finding:
 
 CHECK = Check(
     name="ssh",
+    order=90,
     title="ssh between all nodes, in batch mode with strict host checking",
     criterion="every node reaches every other as the labelled user, with nothing but its name; no "
     "known_hosts file changes",
     run=run,
     skip=hostname_reason,
-    required=lambda session: session.cluster.kind != "process",
+    required=lambda promise: promise.contained,
 )

@@ -38,8 +38,8 @@ def run(session: Session) -> Passed:
         results |= dict.fromkeys(("CUDA", "torch extension"), "not tried: no nvcc in this image")
     worked = [language for language, result in results.items() if result.startswith("ok")]
     return Passed(
-        summary=f"{', '.join(worked)} compile with {said[-1]['versions'].get('gcc', 'gcc')}, and what "
-        "they make is right",
+        summary=f"{', '.join(worked)} compile with {said[-1]['versions'].get('gcc', 'gcc')}, and "
+        "the programs give the right results",
         evidence={"tools": said[-1]["tools"], "versions": said[-1]["versions"], "results": results},
     )
 
@@ -81,10 +81,11 @@ def _skip(session: Session) -> str:
 
 CHECK = Check(
     name="toolchain",
+    order=50,
     title="programs in C and C++ (where nvcc is, in CUDA and for torch as well), compiled and run",
     criterion="each compiles without an error, runs, and prints the right number; CUDA runs where "
     "there is a GPU",
     run=run,
     skip=_skip,
-    required=lambda session: bool(session.target.pin("gcc")),
+    required=lambda promise: "gcc" in promise.pins,
 )

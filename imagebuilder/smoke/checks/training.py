@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imagebuilder.smoke.checks import torch_pinned, torch_reason
+from imagebuilder.smoke.checks import framework_reason
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
@@ -18,7 +18,9 @@ _HALF = 0.5
 
 
 def run(session: Session) -> Passed:
-    ranks = session.launch("train.py", "--role", "ddp", "--data", session.put_digits(), timeout=_SECONDS)
+    ranks = session.launch(
+        session.payload("training"), "--role", "ddp", "--data", session.put_digits(), timeout=_SECONDS
+    )
     findings = judge(ranks, [session.node_of(entry["rank"]) for entry in ranks])
     if findings:
         raise CheckFailed.because(*findings)
@@ -94,12 +96,14 @@ def mean_losses(ranks: Sequence[Sequence[float]]) -> list[float]:
 
 CHECK = Check(
     name="training",
+    order=160,
     title="DistributedDataParallel on 4500 handwritten digits, and the same in one process",
     criterion="from different weights, all ranks end with equal ones, bit for bit; the loss halves; "
     f"accuracy on 500 unseen digits is at least {ACCURACY:.0%}; one process with whole batches ends within "
     f"{DISTANCE:g} of it",
     run=run,
-    skip=torch_reason,
-    required=torch_pinned,
+    skip=lambda session: framework_reason(session, "training"),
+    required=lambda promise: promise.framework("training"),
+    digits=lambda _options: "few",
     exchanges=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from imagebuilder.smoke.checks import torch_pinned, torch_reason
+from imagebuilder.smoke.checks import framework_reason
 from imagebuilder.smoke.checks.names import on_network
 from imagebuilder.smoke.nccllog import NcclLog, kind, parse
 from imagebuilder.smoke.report import Finding
@@ -24,7 +24,9 @@ _REMEDIES = {
 
 
 def run(session: Session) -> Passed:
-    outcomes = session.start("transport.py", timeout=_SECONDS, env={"NCCL_DEBUG_SUBSYS": _SUBSYSTEMS})
+    outcomes = session.start(
+        session.payload("transport"), timeout=_SECONDS, env={"NCCL_DEBUG_SUBSYS": _SUBSYSTEMS}
+    )
     session.ranks(outcomes)
     logs = {int(outcome.rank or 0): parse(outcome.stdout + outcome.stderr) for outcome in outcomes}
     nodes = {rank: session.node_of(rank) for rank in logs}
@@ -112,18 +114,18 @@ def _ways(log: NcclLog) -> Sequence[str]:
 def _skip(session: Session) -> str:
     if session.mode == "cpu":
         return "no GPU here, so NCCL is not used"
-    return torch_reason(session)
+    return framework_reason(session, "transport")
 
 
 CHECK = Check(
     name="transport",
+    order=140,
     title="NCCL's own log of an allreduce of 16 MiB, on every rank",
     criterion="all ranks use the same network, --transport where that is given; they met at addresses of the "
     "test network; nothing goes from node to node past the network",
     run=run,
     skip=_skip,
+    required=lambda promise: promise.framework("transport") and promise.mode != "cpu",
     # Who names a transport wants to know, and without GPUs that cannot be told.
-    required=lambda session: (
-        session.options.transport != "any" or (torch_pinned(session) and session.mode != "cpu")
-    ),
+    asked=lambda session: session.options.transport != "any",
 )

@@ -48,7 +48,7 @@ def main() -> None:
         sweep=sweep,
         complete=complete,
     )
-    common.leave(dist)
+    common.end(dist)
 
 
 class Trial:

@@ -6,11 +6,13 @@ import importlib.util
 import os
 import platform
 import shutil
+from pathlib import Path
 
 import common
 
 arguments = common.parser(ranks=False).parse_args()
-found = {name: importlib.util.find_spec(name) is not None for name in ("torch", "numpy", "mpi4py")}
+frameworks = Path(__file__).with_name("frameworks.txt").read_text(encoding="utf-8").split()
+found = {name: importlib.util.find_spec(name) is not None for name in (*frameworks, "numpy", "mpi4py")}
 tools = {name: shutil.which(name) or "" for name in ("mpirun", "torchrun", "ssh", "gcc", "all_reduce_perf")}
 # What this process may run on, which may be less than the host has.
 cpus = sorted(os.sched_getaffinity(0))

@@ -45,7 +45,7 @@ def main() -> None:
             )
         gather(arguments.nonce, torch, dist, device)
     common.say(arguments.nonce, rank=rank, world_size=world_size, backend=backend, interface=interface)
-    common.leave(dist)
+    common.end(dist)
 
 
 def gather(nonce: str, torch, dist, device) -> None:

@@ -30,7 +30,7 @@ def main() -> None:
     if device.type == "cuda":
         found["sync"] = trial(arguments, dist, device, "sync")
     common.say(arguments.nonce, rank=rank, world_size=world_size, found=found)
-    common.leave(dist)
+    common.end(dist)
 
 
 def trial(arguments, dist, device, norm: str) -> dict[str, object]:
@@ -62,7 +62,10 @@ def trial(arguments, dist, device, norm: str) -> dict[str, object]:
     found = {}
     if rank == 0:
         own = compare.load(str(paths[0]))
-        found = {str(of): compare.compare(own, compare.load(str(paths[of]))) for of in range(1, world_size)}
+        rules = compare.Rules()
+        found = {
+            str(of): compare.compare(own, compare.load(str(paths[of])), rules) for of in range(1, world_size)
+        }
     dist.barrier()
     paths[rank].unlink()
     return found

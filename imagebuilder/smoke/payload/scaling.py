@@ -71,7 +71,7 @@ def main() -> None:
         end=fingerprint(model),
         threads=torch.get_num_threads(),
     )
-    common.leave(dist)
+    common.end(dist)
 
 
 class Run:

@@ -75,7 +75,7 @@ def main() -> None:
         distance=distance,
         seconds=seconds,
     )
-    common.leave(dist)
+    common.end(dist)
 
 
 def network(seed: int) -> nn.Module:

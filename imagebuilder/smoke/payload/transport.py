@@ -18,4 +18,4 @@ common.say(
     address=own,
     interface=os.environ["NCCL_SOCKET_IFNAME"],
 )
-common.leave(dist)
+common.end(dist)

@@ -67,8 +67,12 @@ def main():
     parser.add_argument("--snapshot", default="snapshot.pt")
     arguments = parser.parse_args()
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    Trainer(arguments.snapshot).train(arguments.epochs)
-    dist.destroy_process_group()
+    try:
+        Trainer(arguments.snapshot).train(arguments.epochs)
+        # No rank ends while another still works: threads of gloo that outlive Python abort the process.
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,268 @@
+"""What the system in a base is: distribution and suite, packages, archives, users. Read from its files.
+
+Formats: os-release(5), passwd(5), and dpkg's status, which is deb822(5).
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from importlib import resources
+from pathlib import PurePosixPath
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError
+
+from imagebuilder.bases.tree import Tree
+from imagebuilder.core import yamlfile
+from imagebuilder.core.model import Strict, Table
+from imagebuilder.debian import sources, suites
+from imagebuilder.debian.sources import Source
+from imagebuilder.errors import InputError
+from imagebuilder.lock.model import Installed
+
+log = logging.getLogger(__name__)
+
+_ARCHIVES = "archives.yaml"
+_STATUS = "var/lib/dpkg/status"
+_RELEASE = frozenset({"ID", "PRETTY_NAME", "VERSION_CODENAME"})
+_SOURCES = "etc/apt/sources.list.d"
+_WANTED = re.compile(
+    r"(?:usr/lib|etc)/os-release|var/lib/dpkg/status|etc/passwd"
+    r"|etc/apt/sources\.list|etc/apt/sources\.list\.d/[^/]+\.(?:list|sources)"
+    r"|(?:usr/share/keyrings|etc/apt/(?:keyrings|trusted\.gpg\.d))/[^/]+\.(?:gpg|asc|pgp)"
+)
+_FIELDS = frozenset({"package", "status", "version", "architecture"})
+# The files that distributions keep their own archives in; what else such a line names is somebody's mirror.
+_OWN_FILES = frozenset({"sources", "debian", "ubuntu"})
+_PEOPLE = range(1000, 60000)
+_ID = re.compile(r"[0-9]{1,10}")
+# apt passes over other names: sources.list(5).
+_SOURCE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}\.(?:list|sources)")
+# The index of an archive comes over these; apt has methods that read this host's disks, or run ssh.
+_SCHEMES = frozenset({"http", "https"})
+_WORD = re.compile(r"[!-~]{1,2000}")
+# More than any image has, and a list of them can still be locked.
+_MOST_PACKAGES = 10_000
+_MOST_ACCOUNTS = 1_000
+_MOST_ARCHIVES = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """A package archive besides the distribution's own, as the base is set up for it.
+
+    Attributes:
+        name: that locks and site files call it by.
+        uri, suite, components: as sources.list(5) has them; a suite that ends in a slash has no components.
+        keys: the public keys that it is signed with; empty where the base trusts it without.
+        trusted: true where its signature does not count.
+
+    """
+
+    name: str
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    keys: bytes
+    trusted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """The system in a base; `status` is the text of dpkg's own list of packages."""
+
+    distribution: str
+    suite: str
+    architecture: str
+    status: str
+    packages: tuple[Installed, ...]
+    archives: tuple[Archive, ...]
+    accounts: Mapping[str, int]
+
+
+def wanted(path: str) -> bool:
+    """Say whether a file's content is needed here."""
+    return _WANTED.fullmatch(path) is not None
+
+
+def of_tree(tree: Tree, image: str) -> System:
+    """Read what the system is.
+
+    Args:
+        tree: of the base, with the contents that `wanted` asks for.
+        image: what the base is called, for messages.
+
+    Raises:
+        InputError: it is neither Debian nor Ubuntu, a suite that is not known here, or has no dpkg.
+
+    """
+    release = _release(tree.text("etc/os-release"))
+    distribution = release.get("ID", "")
+    if distribution not in suites.known():
+        name = release.get("PRETTY_NAME") or distribution
+        raise InputError(
+            f"{image} is not a base that packages can be added to: "
+            + (f"it holds {yamlfile.printable(name)}" if name else "it does not say which system it holds"),
+            where="base: image",
+            hint=f"choose an image of {' or '.join(sorted(suites.known()))}",
+        )
+    suite = release.get("VERSION_CODENAME", "")
+    if suite not in suites.known()[distribution].suites:
+        raise InputError(
+            f"{image} holds {distribution} {yamlfile.printable(suite) or '(no suite)'}, "
+            "which is not known here",
+            where="base: image",
+            hint=f"known: {', '.join(sorted(suites.known()[distribution].suites))}",
+        )
+    status = tree.text(_STATUS)
+    packages = _installed(status, image)
+    architecture = next((package.architecture for package in packages if package.name == "dpkg"), "")
+    if not architecture:
+        raise InputError(
+            f"{image} has no dpkg, so nothing can be installed in it",
+            where="base: image",
+            hint="images without a package manager (`distroless`, `chiselled`) cannot be a base",
+        )
+    return System(
+        distribution=distribution,
+        suite=suite,
+        architecture=architecture,
+        status=status,
+        packages=packages,
+        archives=_archives(tree),
+        accounts=_accounts(tree.text("etc/passwd"), image),
+    )
+
+
+def _broken(image: str, path: str, what: str) -> InputError:
+    return InputError(
+        f"{image} is broken: its `{path}` {what}", where="base: image", hint="choose another image"
+    )
+
+
+def _release(text: str) -> dict[str, str]:
+    """Read os-release: NAME=value, with shell quotes around values."""
+    found = {}
+    for line in io.StringIO(text):
+        name, equals, value = line.partition("=")
+        if equals and name.strip() in _RELEASE:
+            found[name.strip()] = value.strip().strip("\"'")
+    return found
+
+
+def _installed(status: str, image: str) -> tuple[Installed, ...]:
+    """Read dpkg's list of what is installed."""
+    packages: dict[tuple[str, str], Installed] = {}
+    for block in sources.paragraphs(status, _FIELDS):
+        if block.get("status", "").split()[-1:] != ["installed"]:
+            continue
+        fields = {name: block.get(name, "") for name in ("package", "version", "architecture")}
+        name = yamlfile.printable(fields["package"])
+        try:
+            package = Installed(name=fields.pop("package"), **fields)
+        except ValidationError as error:
+            wrong = " and ".join(str(item["loc"][0]) for item in error.errors())
+            what = f"has a package `{name}` without a usable {wrong}"
+            raise _broken(image, _STATUS, what) from None
+        if (package.name, package.architecture) in packages:
+            raise _broken(image, _STATUS, f"has the package `{name}` twice")
+        packages[package.name, package.architecture] = package
+        if len(packages) > _MOST_PACKAGES:
+            raise _broken(image, _STATUS, f"has more than {_MOST_PACKAGES} packages")
+    return tuple(packages[key] for key in sorted(packages))
+
+
+def _accounts(passwd: str, image: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for line in io.StringIO(passwd):
+        fields = line.split(":", 3)
+        if len(fields) < 4 or not _ID.fullmatch(fields[2]) or int(fields[2]) not in _PEOPLE:
+            continue
+        if not _WORD.fullmatch(fields[0]) or len(found) >= _MOST_ACCOUNTS:
+            name = yamlfile.printable(fields[0])
+            raise _broken(
+                image, "etc/passwd", f"has an unusable user `{name}`, or more than {_MOST_ACCOUNTS}"
+            )
+        found[fields[0]] = int(fields[2])
+    return found
+
+
+def _archives(tree: Tree) -> tuple[Archive, ...]:
+    folder = tree.find(_SOURCES)
+    names = sorted(name for name in folder.children if _SOURCE_NAME.fullmatch(name)) if folder else []
+    found: dict[tuple[str, str, str], Archive] = {}
+    for path in ("etc/apt/sources.list", *(f"{_SOURCES}/{name}" for name in names)):
+        node = tree.find(path)
+        # As apt does.
+        if node is None or not node.inode.entry.is_file:
+            continue
+        for source in sources.of_file(path, tree.text(path)):
+            for archive in _of_source(source, PurePosixPath(path).stem, tree):
+                found.setdefault((archive.name, archive.uri, archive.suite), archive)
+                if len(found) > _MOST_ARCHIVES:
+                    raise _broken(tree.name, path, f"brings it to more than {_MOST_ARCHIVES} archives")
+    return tuple(found.values())
+
+
+def _of_source(source: Source, stem: str, tree: Tree) -> Iterator[Archive]:
+    if not _is_remote(source.uri):
+        shown = yamlfile.printable(source.uri)
+        log.warning("the base's package archive %s is left out: not http or https", shown)
+        return
+    if stem in _OWN_FILES and _is_own(source.uri):
+        return
+    key = source.signed_by
+    for suite in source.suites:
+        if not all(map(_WORD.fullmatch, (source.uri, suite, *source.components))):
+            raise _broken(tree.name, f"{_SOURCES}/{stem}", "names an archive in unusual characters")
+        yield Archive(
+            name=_name(stem),
+            uri=source.uri,
+            suite=suite,
+            components=source.components,
+            keys=key.encode() if "BEGIN PGP" in key else _key(tree, key),
+            trusted=source.trusted,
+        )
+
+
+def _key(tree: Tree, path: str) -> bytes:
+    node = tree.find(path) if path else None
+    return (node.inode.data or b"") if node else b""
+
+
+def _is_remote(uri: str) -> bool:
+    try:
+        return urlsplit(uri).scheme in _SCHEMES
+    except ValueError:  # brackets without an address between them
+        return False
+
+
+def _is_own(uri: str) -> bool:
+    """Tell a mirror of the distribution from another archive in the same file: mirrors are laid out alike."""
+    last = PurePosixPath(urlsplit(uri).path).name
+    return last.removesuffix("-security").removesuffix("-ports") in suites.known()
+
+
+def _name(stem: str) -> str:
+    """Call an archive as the catalog does, else as the base's file of it is called."""
+    known = (name for name, item in _known().items() if any(fnmatch(stem, glob) for glob in item.files))
+    return next(known, stem)
+
+
+class _Known(Strict):
+    files: Annotated[
+        tuple[str, ...], Field(description="How its file in sources.list.d is called, without the ending.")
+    ]
+
+
+@cache
+def _known() -> dict[str, _Known]:
+    raw = resources.files(__package__).joinpath(_ARCHIVES).read_bytes()
+    return yamlfile.validate(yamlfile.parse_own(raw, f"imagebuilder/bases/{_ARCHIVES}"), Table[_Known]).root

@@ -1,0 +1,136 @@
+"""Facts of the catalog against a recipe: what no package's metadata says, and what would go wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from imagebuilder.catalog.model import Component, Limit, matches
+from imagebuilder.catalog.select import Selection
+from imagebuilder.errors import ConflictError, Problem
+from imagebuilder.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Broken:
+    """A limit that a recipe does not keep, the version that it holds for, and the other thing's value."""
+
+    component: Component
+    version: str
+    limit: Limit
+    value: str
+
+
+def require(selection: Selection, versions: Mapping[str, str]) -> None:
+    """Refuse a recipe that breaks a fact of the catalog.
+
+    Args:
+        selection: the recipe, with its components.
+        versions: full versions of a lock, for what the recipe leaves open; may be empty.
+
+    Raises:
+        ConflictError: every fact that is broken.
+
+    """
+    found = problems(selection, versions)
+    if found:
+        raise ConflictError.of(found)
+
+
+def problems(selection: Selection, versions: Mapping[str, str]) -> list[Problem]:
+    """Find the facts that a recipe breaks; see `require`."""
+    recipe = selection.recipe
+    implied = {part.component.name: part.pin for part in selection.parts if part.pin}
+    pins = {**implied, **versions, **recipe.pins, "python": recipe.python}
+    return [_problem(selection, broken) for broken in _broken(selection, pins) if broken.limit.strict]
+
+
+def notes(selection: Selection, versions: Mapping[str, str]) -> list[str]:
+    """Say what holds together, and is worth knowing before the image is used."""
+    recipe = selection.recipe
+    pins = {**recipe.pins, "python": recipe.python, **versions}
+    return [
+        f"{broken.component.name} {broken.version}, {broken.limit.of} {broken.value}: {broken.limit.why}"
+        for broken in _broken(selection, pins)
+        if not broken.limit.strict
+    ]
+
+
+def _broken(selection: Selection, pins: Mapping[str, str]) -> Iterator[_Broken]:
+    for name, component in selection.components.items():
+        if name not in pins:
+            continue
+        for limit in component.limits:
+            if not matches(pins[name], limit.version):
+                continue
+            for value in _values(selection.recipe, pins, limit.of):
+                if not _within(value, limit):
+                    yield _Broken(component=component, version=pins[name], limit=limit, value=value)
+
+
+def _values(recipe: Recipe, pins: Mapping[str, str], of: str) -> tuple[str, ...]:
+    if of == "driver":
+        return (recipe.hosts.driver,) if recipe.hosts.driver else ()
+    if of == "gpus":
+        return recipe.hosts.gpus
+    return (pins[of],) if of in pins else ()
+
+
+def _problem(selection: Selection, broken: _Broken) -> Problem:
+    """Name both parties, and the values of either that would work."""
+    recipe = selection.recipe
+    limit, name = broken.limit, broken.component.name
+    own = f'{name} "{broken.version}"'
+    bounds = " to ".join(filter(None, (limit.least, limit.most)))
+    words = bounds if limit.least and limit.most else f"{bounds} or {'newer' if limit.least else 'older'}"
+    if limit.least == limit.most:
+        words = limit.least
+    label = {"driver": "the hosts' driver", "gpus": "a GPU of compute capability"}.get(limit.of, limit.of)
+    keys = {"driver": ("hosts",), "gpus": ("hosts",), "python": ("python",)}
+    key = keys.get(limit.of, ("pins", limit.of))
+    if limit.of not in recipe.pins and limit.of not in keys:
+        key = ("pins", name) if name in recipe.pins else ("devel",)
+    return Problem(
+        message=f'{label} "{broken.value}" clashes with {own}, which takes {words}: {limit.why}',
+        where=selection.places.of(*key),
+        hint=_hint(recipe, broken),
+    )
+
+
+def _hint(recipe: Recipe, broken: _Broken) -> str:
+    limit, component = broken.limit, broken.component
+    nearest = limit.least if limit.least and _numbers(broken.value) < _numbers(limit.least) else limit.most
+    ways = [f'set {limit.of}: "{nearest}"']
+    if limit.of == "gpus":
+        ways = ["leave that GPU out of `hosts:`"]
+    elif limit.of == "driver":
+        ways = [f"give the hosts driver {nearest}"]
+    fitting = sorted(
+        {
+            other.version
+            for other in component.limits
+            if other.of == limit.of and other.strict and _within(broken.value, other)
+        },
+        key=_numbers,
+    )
+    # The nearest one on either side.
+    below = [version for version in fitting if _numbers(version) < _numbers(broken.version)][-1:]
+    above = [version for version in fitting if _numbers(version) > _numbers(broken.version)][:1]
+    if component.name in recipe.pins:
+        ways += [f'set {component.name}: "{version}"' for version in (*below, *above)]
+    # Not where the suite has one version of it, whatever that is for.
+    elif component.like and matches(broken.version, recipe.pins.get(component.like, "")):
+        ways += [f'set {component.like}: "{version}"' for version in (*below, *above)]
+    return ", or ".join(ways)
+
+
+def _within(value: str, limit: Limit) -> bool:
+    """Tell whether a value lies between both ends, which are prefixes: 13.3 is no more than 13."""
+    numbers = _numbers(value)
+    least, most = _numbers(limit.least), _numbers(limit.most)
+    return (not least or numbers >= least[: len(numbers)]) and (not most or numbers[: len(most)] <= most)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"[0-9]+", version))

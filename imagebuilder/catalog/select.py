@@ -1,0 +1,304 @@
+"""What a recipe takes from the catalog, chosen once and passed on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from imagebuilder.catalog.model import Build, Component, Provider, fill, kind, load, matches
+from imagebuilder.errors import ConflictError, Problem
+from imagebuilder.recipe import Places, Recipe
+
+VENV = "/opt/venv"
+_SITE = VENV + "/lib/python{python}/site-packages"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A component as one recipe uses it.
+
+    Attributes:
+        component: the catalog's.
+        pin: the recipe's, empty where none is given.
+        provider: the one chosen; for a component that is compiled, what its result needs to run.
+        built: how it is compiled; None where it comes as a package.
+        devel: whether the image is one to compile in.
+        site: the folder of the venv's packages, for `{site}`.
+
+    """
+
+    component: Component
+    pin: str
+    provider: Provider
+    built: Build | None
+    devel: bool
+    site: str
+
+    @property
+    def apt(self) -> tuple[str, ...]:
+        """Debian packages of the image."""
+        return self.filled((*self.provider.apt, *(self.provider.devel_apt if self.devel else ())))
+
+    @property
+    def wheels(self) -> tuple[str, ...]:
+        """Python requirements besides the pinned one."""
+        return self.filled((*self.provider.wheels, *(self.provider.devel_wheels if self.devel else ())))
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables of the image."""
+        found = {**self.component.env, **self.provider.env}
+        return dict(zip(found, self.filled(tuple(found.values())), strict=True))
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Symbolic links of the image: path and target."""
+        found = {**self.component.links, **self.provider.links}
+        found |= self.component.devel_links if self.devel else {}
+        return dict(zip(self.filled(tuple(found)), self.filled(tuple(found.values())), strict=True))
+
+    @property
+    def scripts(self) -> dict[str, str]:
+        """Small programs of the image: path and text."""
+        found = self.provider.scripts
+        return dict(zip(self.filled(tuple(found)), self.filled(tuple(found.values())), strict=True))
+
+    def filled(self, texts: tuple[str, ...], version: str = "") -> tuple[str, ...]:
+        """Replace the placeholders in texts, by a full version where the pin is not enough."""
+        return tuple(fill(text, version or self.pin).replace("{site}", self.site) for text in texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """A recipe, and what the catalog has for it: made once, and passed to request, plan and lock checks.
+
+    Attributes:
+        recipe: what a person asked for.
+        components: the whole catalog, by name.
+        parts: the components of the image, each with the provider chosen; sorted by name.
+        places: where the recipe's keys stand, for messages.
+
+    """
+
+    recipe: Recipe
+    components: Mapping[str, Component]
+    parts: tuple[Part, ...]
+    places: Places
+
+    @property
+    def by_name(self) -> dict[str, Part]:
+        """Give the parts by the names of their components."""
+        return {part.component.name: part for part in self.parts}
+
+    def wheels_of(self, name: str) -> tuple[str, ...]:
+        """Name the wheels that provide a component for the recipe's pins, whichever provider it takes."""
+        pins = self.recipe.pins
+        return tuple(
+            fill(provider.wheel, pins.get(name, ""))
+            for provider in self.components[name].providers
+            if provider.wheel and _fits(provider, pins)
+        )
+
+    def with_pins(self, pins: Mapping[str, str]) -> Selection:
+        """Choose again for the same recipe with other values of its pins.
+
+        Raises:
+            ConflictError: as `select` does.
+
+        """
+        recipe = self.recipe.model_copy(update={"pins": dict(pins)})
+        return _chosen(replace(self, recipe=recipe, parts=()))
+
+
+def select(recipe: Recipe, places: Places | None = None) -> Selection:
+    """Choose a provider for every component of the recipe.
+
+    Args:
+        recipe: what a person asked for.
+        places: where its keys stand; None for a recipe that was not read from a file.
+
+    Raises:
+        ConflictError: components that are needed and not pinned, that are not available or that cannot be
+            in one image; all of them.
+
+    """
+    places = places or Places(recipe=recipe.name)
+    return _chosen(Selection(recipe=recipe, components=load(), parts=(), places=places))
+
+
+def _chosen(asked: Selection) -> Selection:
+    recipe = asked.recipe
+    pins = {**recipe.pins, "python": recipe.python}
+    problems: list[Problem] = []
+    chosen = []
+    known = recipe.pins.keys() & asked.components.keys()
+    needed = {need for name in known for need in asked.components[name].needs}
+    missing = needed - pins.keys()
+    for name, component in asked.components.items():
+        # A pin that is missing counts here: what it would bring may miss another one.
+        included = component.include == "always" or (
+            component.include == "devel" and recipe.devel and component.like in {*pins, *needed}
+        )
+        if name not in pins and not included:
+            continue
+        found = [*_needs_problems(asked, component, pins), *_build_problems(asked, component, pins)]
+        provider = next((p for p in _allowed(asked, component) if _fits(p, pins)), None)
+        if provider is None:
+            # One that exists only for another unavailable component is not reported: that other one is.
+            for_others = {key for choice in component.providers for key in choice.when} - {name}
+            explain = _not_provided if name in recipe.providers else _not_available
+            found += [] if found or for_others & missing else [explain(asked, component, pins)]
+            missing.add(name)
+        problems += found
+        if provider is not None:
+            built = component.build if name in recipe.build else None
+            chosen.append(
+                Part(
+                    component=component,
+                    pin=pins.get(name, "") or _implied(component, provider, pins),
+                    provider=_of_build(built) if built else provider,
+                    built=built,
+                    devel=recipe.devel,
+                    site=_SITE.format(python=recipe.python_minor),
+                )
+            )
+    if problems:
+        raise ConflictError.of(problems)
+    return replace(asked, parts=tuple(chosen))
+
+
+def _allowed(asked: Selection, component: Component) -> tuple[Provider, ...]:
+    """List the providers that a recipe can use, the one to prefer first.
+
+    Packages of another archive need a base that knows it. There they come first, unless something that is
+    pinned loads the component: that looks for the wheels which it was built with.
+    """
+    recipe = asked.recipe
+    known = [p for p in component.providers if recipe.image is not None or not p.archive]
+    chosen = recipe.providers.get(component.name)
+    if chosen:
+        return tuple(p for p in known if kind(p) == chosen)
+    pinned = (other for name, other in asked.components.items() if name in recipe.pins)
+    loaded = any(component.name in other.loads for other in pinned)
+    return tuple(sorted(known, key=lambda p: bool(p.archive) if loaded else not p.archive))
+
+
+def _not_provided(asked: Selection, component: Component, pins: dict[str, str]) -> Problem:
+    recipe, chosen = asked.recipe, asked.recipe.providers[component.name]
+    there = [p for p in component.providers if kind(p) == chosen]
+    where = asked.places.of("providers", component.name)
+    if there and there[0].archive and recipe.image is None:
+        return Problem(
+            message=f"the {chosen} packages of `{component.name}` are in the archive {there[0].archive}, "
+            f"which {recipe.base} is not set up for",
+            where=where,
+            hint="choose a base that is, such as NVIDIA's images, or leave it to the wheels",
+        )
+    if there:
+        return _not_available(asked, component, pins)
+    (other,) = {kind(p) for p in component.providers}
+    return Problem(
+        message=f"`{component.name}` is not available as {chosen}: the catalog has it as {other}",
+        where=where,
+        hint=f"leave `{component.name}` out of `providers:`",
+    )
+
+
+def _fits(provider: Provider, pins: dict[str, str]) -> bool:
+    return all(key in pins and matches(pins[key], value) for key, value in provider.when.items())
+
+
+def _of_build(build: Build) -> Provider:
+    """See what a compiled component needs to run as its provider."""
+    return Provider(apt=build.apt, when={}, built_for={}, env={}, links={}, scripts={})
+
+
+def _implied(component: Component, provider: Provider, pins: dict[str, str]) -> str:
+    """Take the pin of a tool from what it is for; not where a suite has one version of it and no other."""
+    pin = pins.get(component.like, "") if provider.wheel else ""
+    return ".".join(pin.split(".")[:2])
+
+
+def _needs_problems(asked: Selection, component: Component, pins: dict[str, str]) -> Iterator[Problem]:
+    name = component.name
+    where = asked.places.of("pins", name) if name in pins else asked.places.of("devel")
+    for need in component.needs:
+        # A tool that comes with a component which is itself missing: that is reported where it is needed.
+        if need not in pins and (need != component.like or name in pins):
+            yield Problem(
+                message=f"`{name}` needs `{need}`, which is not pinned",
+                where=where,
+                hint=f"add `{need}:` under `pins:`",
+            )
+    if component.like in pins and component.name not in pins and "." not in pins[component.like]:
+        like, value = component.like, pins[component.like]
+        yield Problem(
+            message=f'`{name}` comes in the version of `{like}`, and {like} "{value}" leaves its minor open',
+            where=where,
+            hint=f'write the minor too, as in {like}: "{value}.0"',
+        )
+    for other in component.excludes:
+        if other in pins and name in pins and name < other:  # told once, of both
+            yield Problem(
+                message=f'{name} "{pins[name]}" and {other} "{pins[other]}" cannot be in one image: each is '
+                "its `mpirun` and its libmpi",
+                where=where,
+                hint=f"drop `{name}:` or `{other}:`",
+            )
+
+
+def _build_problems(asked: Selection, component: Component, pins: dict[str, str]) -> Iterator[Problem]:
+    """Find why a component cannot be compiled as the recipe asks."""
+    recipe, name, build = asked.recipe, component.name, component.build
+    if name not in recipe.build:
+        return
+    where = asked.places.of("build", recipe.build.index(name))
+    if build is None:
+        able = ", ".join(other for other, found in asked.components.items() if found.build)
+        yield Problem(
+            message=f"`{name}` cannot be compiled here",
+            where=where,
+            hint=f"leave it out of `build:`, which can take {able}",
+        )
+        return
+    if build.against and not set(build.against) & set(pins):
+        yield Problem(
+            message=f"`{name}` is compiled against {' or '.join(build.against)}, and none is pinned",
+            where=where,
+            hint=f"add `{build.against[0]}:` under `pins:`, or leave `{name}` out of `build:`",
+        )
+    for index, text in enumerate(recipe.pip):
+        if build.sdist and canonicalize_name(Requirement(text).name) == build.sdist:
+            yield Problem(
+                message=f"`{text}` would be there twice: as a wheel, and compiled by `build:`",
+                where=asked.places.of("pip", index),
+                hint=f"leave it out of `pip:`; pins.{name} says the version",
+            )
+
+
+def _not_available(asked: Selection, component: Component, pins: dict[str, str]) -> Problem:
+    """Name the versions that the catalog has: of the component, or of the one that its providers are for."""
+    name = component.name
+    conditions = {pair for provider in component.providers for pair in provider.when.items()}
+    key = next((key for key, _ in sorted(conditions)), name)
+    values = sorted((value for other, value in conditions if other == key), key=Version)
+    own = f'{name} "{pins[name]}"' if name in pins else name
+    listed = " and ".join(values)
+    there = f"{_called(asked.components[key])} {listed}" if values else "none for such an image"
+    beside, of = ("", "") if key == name else (f' for {key} "{pins.get(key, "")}"', "it for ")
+    return Problem(
+        message=f"{own} is not available{beside}: the catalog has {of}{there}",
+        where=asked.places.of("pins", name) if name in pins else asked.places.of("devel"),
+        hint=f"set {key}: " + " or ".join(f'"{value}"' for value in values) if values else f"drop `{name}:`",
+    )
+
+
+def _called(component: Component) -> str:
+    """Write a component's name as its summary does: CUDA."""
+    words = re.findall(r"[A-Za-z0-9]+", component.summary)
+    return next((word for word in words if word.casefold() == component.name), component.name)

@@ -1,0 +1,41 @@
+"""Names of the labels and annotations that imagebuilder writes and reads.
+
+The image specification gives the first group (image-spec 1.1, annotations.md); the second is this tool's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+OCI = "org.opencontainers."
+OCI_IMAGE = f"{OCI}image."
+TITLE = f"{OCI_IMAGE}title"
+VERSION = f"{OCI_IMAGE}version"
+BASE_NAME = f"{OCI_IMAGE}base.name"
+BASE_DIGEST = f"{OCI_IMAGE}base.digest"
+# In the index of an OCI layout: the image's tag.
+REF_NAME = f"{OCI_IMAGE}ref.name"
+
+OWN = "org.imagebuilder."
+# The checksum of the lock: of one platform's section on an image, of the whole file on an index.
+LOCK = f"{OWN}lock"
+# The recipe's name: it tells whose image a tag stands for. The title is free text.
+RECIPE = f"{OWN}recipe"
+# Which engine made the image, where that matters.
+ENGINE = f"{OWN}engine"
+SSH_PORT = f"{OWN}ssh.port"
+SSH_USER = f"{OWN}ssh.user"
+SSH_KEYS = f"{OWN}ssh.keys"
+# Followed by a component's name.
+PIN = f"{OWN}pin."
+# Not on images but on containers and networks: which run started them.
+RUN = f"{OWN}run"
+RUN_OWNER = f"{RUN}.owner"
+# Seconds since the epoch after which things count as left behind, whoever made them: an owner on another
+# host, or before a restart of this one, cannot be asked.
+RUN_DEADLINE = f"{RUN}.deadline"
+
+
+def pins(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return component and version of every pin that an image's labels name, sorted by component."""
+    return {name.removeprefix(PIN): labels[name] for name in sorted(labels) if name.startswith(PIN)}

@@ -1,0 +1,191 @@
+"""Every subprocess goes through here: argv only, a time limit, and the output kept for the error.
+
+`run` waits for the end; `stream` passes on the output of a long command while it runs.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from imagebuilder.errors import EnvironmentFault, ImagebuilderError
+
+log = logging.getLogger(__name__)
+
+_TAIL_LINES = 30
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The result of a finished command: exit code, and both streams as text."""
+
+    argv: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+
+
+class CommandError(ImagebuilderError):
+    """A command failed or exceeded its time limit; carries the `Result`."""
+
+    exit_code = 7
+
+    def __init__(self, result: Result, reason: str) -> None:
+        self.result = result
+        tail = "\n".join((result.stderr.strip() or result.stdout.strip()).splitlines()[-_TAIL_LINES:])
+        super().__init__(f"`{shlex.join(result.argv)}` {reason}" + (f"\n{tail}" if tail else ""))
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    check: bool = True,
+) -> Result:
+    """Run a command to its end.
+
+    Args:
+        argv: the command and its arguments; never a shell line.
+        timeout: seconds after which the command and all its children are killed.
+        env: variables on top of this process's own.
+        cwd: the folder to run in.
+        stdin: text for its standard input; without it the input is empty.
+        check: raise when the exit code is not 0.
+
+    Raises:
+        EnvironmentFault: the command is not installed.
+        CommandError: it failed (with `check`), or exceeded the limit.
+
+    """
+    words = tuple(str(word) for word in argv)
+    child = _start(words, env, cwd, stdin=stdin is not None, merged=False)
+    try:
+        stdout, stderr = child.communicate(stdin, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        stdout, stderr = _kill(child)
+        result = Result(argv=words, code=-signal.SIGKILL, stdout=stdout, stderr=stderr)
+        raise CommandError(result, f"did not end within {timeout:g} s") from None
+    except BaseException:
+        _kill(child)
+        raise
+    result = Result(argv=words, code=child.returncode, stdout=stdout, stderr=stderr)
+    if check and result.code != 0:
+        raise CommandError(result, f"ended with {result.code}")
+    return result
+
+
+def stream(
+    argv: Sequence[str | Path],
+    heard: Callable[[str], None],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run a long command, and pass on its output while it runs.
+
+    Args:
+        argv: the command and its arguments; never a shell line.
+        heard: called with each piece of its output, both streams in one; a piece may end inside a line.
+        timeout: seconds after which the command and all its children are killed.
+        env: variables on top of this process's own.
+
+    Returns:
+        Its exit code.
+
+    Raises:
+        EnvironmentFault: the command is not installed.
+        CommandError: it exceeded the limit.
+
+    """
+    words = tuple(str(word) for word in argv)
+    child = _start(words, env, None, stdin=False, merged=True)
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        _signal(child, signal.SIGKILL)
+
+    watch = threading.Timer(timeout, end)
+    watch.daemon = True
+    watch.start()
+    try:
+        # Read what is available now: TextIOWrapper.read would wait for a full buffer or the end.
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        output = cast("IO[str]", child.stdout)
+        while piece := os.read(output.fileno(), _PIECE):
+            heard(decode(piece))
+        code = child.wait()
+    except BaseException:
+        _kill(child)
+        raise
+    finally:
+        watch.cancel()
+        cast("IO[str]", child.stdout).close()
+    if late.is_set():
+        result = Result(argv=words, code=-signal.SIGKILL, stdout="", stderr="")
+        raise CommandError(result, f"did not end within {timeout:g} s")
+    return code
+
+
+def _start(
+    words: tuple[str, ...], env: Mapping[str, str] | None, cwd: Path | None, *, stdin: bool, merged: bool
+) -> subprocess.Popen[str]:
+    log.debug("+ %s", shlex.join(words))
+    try:
+        return subprocess.Popen(  # the one place that starts anything
+            words,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**os.environ, **env} if env else None,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise EnvironmentFault(
+            f"`{words[0]}` is not installed", hint="`imagebuilder doctor` says how to get it"
+        ) from error
+    except PermissionError as error:
+        raise EnvironmentFault(f"`{words[0]}` may not be run: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        # Arguments that are too long or too many, or one with a zero byte.
+        raise EnvironmentFault(f"`{words[0][:80]}` cannot be run: {error.__class__.__name__}") from error
+
+
+def _signal(child: subprocess.Popen[str], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def cores() -> int:
+    """Count the processors that this process may use: a cpuset may allow fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _kill(child: subprocess.Popen[str]) -> tuple[str, str]:
+    """End the whole process group, with SIGTERM first, so that a tool can undo its mounts."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _signal(child, number)
+        try:
+            return child.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            continue
+    return "", ""

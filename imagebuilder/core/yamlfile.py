@@ -1,0 +1,424 @@
+"""Load YAML strictly, with the line of every value: each problem has its `file:line: key.path`.
+
+Refused besides broken syntax: duplicate and merged keys, tags, aliases (a small file can expand to
+gigabytes), floats and other implicit types where a version is meant (`1.10` would read as 1.1), several
+documents, and files over 250 kB. If the rest of the file is readable, the document keeps the problem, so that
+`validate` reports it together with the model's problems.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from yaml.composer import Composer
+
+from imagebuilder.errors import ImagebuilderError, InputError, Problem
+
+_LIMIT = 250_000
+_DEPTH = 32
+# Keys and values together: a recipe of a thousand packages has a thousand.
+_MOST_NODES = 10_000
+_LONGEST_KEY = 255
+_LONGEST = 200  # characters of a value in a message
+_SHOWN = 50  # problems reported for one file; a hostile file can hold any number
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_Model = TypeVar("_Model", bound=BaseModel)
+_Path = tuple[str | int, ...]
+_Loader = Callable[[str], Any]
+
+
+class Found(NamedTuple):
+    """A problem, the key path that it is about, and its line."""
+
+    path: _Path
+    line: int
+    problem: Problem
+
+
+class Invalid(ValueError):
+    """Raised by a model's validator about a value: the message, and a separate hint with the remedy."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A parsed file.
+
+    Attributes:
+        file: its name, for messages.
+        data: mappings as dict, sequences as tuple, and str, int, bool or None.
+        lines: the line (from 1) of every key path.
+        problems: problems of the YAML itself, by key path; `validate` raises them together with its own.
+
+    """
+
+    file: str
+    data: Any
+    lines: Mapping[_Path, int] = field(default_factory=dict)
+    problems: tuple[Found, ...] = ()
+
+    def where(self, path: Sequence[str | int]) -> str:
+        """Return a location as `file:line: key.path`; a path not in the file has its parent's line."""
+        dotted = dotted_path(path)
+        place = f"{self.file}:{self.line(path)}"
+        return f"{place}: {dotted}" if dotted else place
+
+    def problem(self, path: Sequence[str | int], message: str, hint: str) -> Found:
+        """Make a problem about a key path."""
+        problem = Problem(message=message, where=self.where(path), hint=hint)
+        return Found(path=tuple(path), line=self.line(path), problem=problem)
+
+    def line(self, path: Sequence[str | int]) -> int:
+        """Return the line of a key path, or of its nearest parent that is in the file."""
+        known = tuple(path)
+        while known and known not in self.lines:
+            known = known[:-1]
+        return self.lines.get(known, 1)
+
+
+def dotted_path(path: Iterable[str | int]) -> str:
+    """Write a key path as people do: `pins.cuda`, `apt[2]`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text
+
+
+def read(path: Path) -> Document:
+    """Load one YAML file.
+
+    Raises:
+        InputError: it cannot be read, or is not valid YAML.
+
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LIMIT + 1)
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror}", where=printable(str(path)), hint="check the path"
+        ) from error
+    return parse(raw, printable(str(path)))
+
+
+def parse(raw: bytes, file: str) -> Document:
+    """Load YAML from bytes; `file` is the name that messages use."""
+    return _parse(raw, file, yaml.SafeLoader)
+
+
+def parse_own(raw: bytes, file: str) -> Document:
+    """Load YAML that comes with this package, with libyaml if PyYAML has it, which is several times as fast.
+
+    The documents are the same, but libyaml reports different errors in different words. So `parse` reads a
+    file again that libyaml refuses, and reads all files that people write.
+    """
+    try:
+        return _parse(raw, file, _own_loader())
+    except InputError:
+        return parse(raw, file)
+
+
+def _parse(raw: bytes, file: str, loader: _Loader) -> Document:
+    if len(raw) > _LIMIT:
+        raise InputError(f"is larger than {_LIMIT} bytes", where=file, hint="is this the right file?")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError("is not UTF-8", where=f"{file}:{line}", hint="save it as UTF-8") from error
+    try:
+        return _Reader(text, file, loader).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise InputError(
+            f"is not valid YAML: {printable(str(error.problem or error.context))}",
+            where=f"{file}:{mark.line + 1 if mark else 1}",
+            hint="indent with spaces; a value that holds `: `, `#` or a leading `*`, `&`, `@` needs quotes",
+        ) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(
+            f"holds the control character U+{ord(text[error.position]):04X}",
+            where=f"{file}:{line}",
+            hint="remove it",
+        ) from error
+
+
+def printable(text: str) -> str:
+    """Make text from a file safe to show: escape control characters, and shorten it."""
+    return _escape(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+
+
+def validate(
+    document: Document,
+    model: type[_Model],
+    renames: Mapping[str, str] | None = None,
+    also: Iterable[Found] = (),
+) -> _Model:
+    """Check a document against a model.
+
+    Args:
+        document: the result of `read`.
+        model: the pydantic model to make.
+        renames: common wrong keys at the top level and the right ones, for suggestions that similar spelling
+            cannot find.
+        also: problems found by other checks, to be reported together with the model's.
+
+    Raises:
+        InputError: all problems at once, in the order of the file, each with its line.
+
+    """
+    try:
+        made = model.model_validate(document.data)
+        items: list[dict[str, Any]] = []
+    except ValidationError as error:
+        items = [dict(item, loc=_in_file(document, item["loc"])) for item in error.errors()]
+    # `port: 1.5` does not need quotes: there the model's message is better. If the model wants text, missing
+    # quotes are the whole problem.
+    mistyped = {item["loc"] for item in items if item["type"] in _WANTED}
+    written = [found for found in document.problems if found.path not in mistyped]
+    said = {found.path for found in written}
+    modelled = [
+        document.problem(item["loc"], *_explain(item, model, renames or {}))
+        for item in items
+        if item["loc"] not in said
+    ]
+    problems = [*written, *modelled, *also]
+    if problems:
+        raise _joined(document, problems)
+    return made
+
+
+def _in_file(document: Document, path: _Path) -> _Path:
+    """Leave out path steps such as `<so>`, which are not keys but name the chosen alternative of a union."""
+    kept: _Path = ()
+    for step in path:
+        if not (isinstance(step, str) and step.startswith("<") and (*kept, step) not in document.lines):
+            kept = (*kept, step)
+    return kept
+
+
+def _joined(document: Document, problems: Iterable[Found]) -> ImagebuilderError:
+    ranked = [found.problem for found in sorted(problems, key=lambda found: found.line)]
+    if len(ranked) > _SHOWN:
+        more = f"{len(ranked) - _SHOWN} more problems"
+        ranked = [*ranked[:_SHOWN], Problem(message=more, where=document.file, hint="mend these first")]
+    return InputError.of(ranked)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Suggest the most similar known word: a sentence, or an empty string."""
+    matches = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f"perhaps you meant `{matches[0]}`" if matches else ""
+
+
+def _escape(text: str) -> str:
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _own_loader() -> _Loader:
+    """Combine libyaml's events with the composer of `SafeLoader`, whose nodes can be inspected one by one."""
+    if not yaml.__with_libyaml__:
+        return yaml.SafeLoader
+
+    class Loader(Composer, yaml.CSafeLoader):
+        def __init__(self, text: str) -> None:
+            yaml.CSafeLoader.__init__(self, text)
+            Composer.__init__(self)
+
+    return Loader
+
+
+class _Reader:
+    """Reads the text of one file into a document."""
+
+    def __init__(self, text: str, file: str, loader: _Loader) -> None:
+        self._file = file
+        self._lines: dict[_Path, int] = {}
+        self._problems: list[Found] = []
+        self._depth = 0
+        self._nodes = 0
+        self._loader = loader(text)
+        # PyYAML's composer shares the nodes of aliases, and forgets which tags were written out: look at
+        # each event before it does.
+        self._compose = self._loader.compose_node
+        self._loader.compose_node = self._compose_node
+
+    def document(self) -> Document:
+        try:
+            node = self._single_node()
+            data = self._build(node, ()) if node is not None else {}
+        finally:
+            self._loader.dispose()
+        return Document(file=self._file, data=data, lines=self._lines, problems=tuple(self._problems))
+
+    def _single_node(self) -> yaml.Node | None:
+        loader = self._loader
+        loader.get_event()  # the stream's start
+        if loader.check_event(yaml.StreamEndEvent):
+            return None
+        node: yaml.Node = loader.compose_document()
+        if not loader.check_event(yaml.StreamEndEvent):
+            raise self._fatal(self._next(), "holds more than one YAML document", "split the file")
+        return node
+
+    def _compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self._next()
+        if isinstance(event, yaml.AliasEvent):
+            raise self._fatal(event, "aliases (`*name`) are not accepted", "write the value out")
+        if self._depth >= _DEPTH:
+            raise self._fatal(event, f"is nested deeper than {_DEPTH} levels", "is this the right file?")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise self._fatal(event, f"the tag `{printable(tag)}` is not accepted", "write plain YAML")
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise self._fatal(event, f"holds more than {_MOST_NODES} values", "is this the right file?")
+        self._depth += 1
+        try:
+            node: yaml.Node | None = self._compose(parent, index)
+            return node
+        finally:
+            self._depth -= 1
+
+    def _build(self, node: yaml.Node, path: _Path) -> Any:
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            # Tuples, because all our values are frozen, and strict models accept nothing else.
+            return tuple(self._build(item, (*path, i)) for i, item in enumerate(node.value))
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: _Path) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._note(path, line, "a key must be a plain word", "write each key and its value out")
+                continue
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                self._note(
+                    path, line, "merged keys (`<<`) are not accepted", "write each key and its value out"
+                )
+                continue
+            if len(key_node.value) > _LONGEST_KEY:
+                shown = printable(key_node.value)
+                self._note(path, line, f"`{shown}` is far too long for a key", "is this the right file?")
+                continue
+            key = _escape(key_node.value)
+            place = (*path, key)
+            if key in data:
+                first = self._lines[place]
+                self._note(
+                    place, line, f"`{key}` is given twice (first on line {first})", "keep one of the two"
+                )
+                continue
+            self._lines[place] = line
+            data[key] = self._build(value_node, place)
+        return data
+
+    def _scalar(self, node: yaml.Node, path: _Path) -> str | int | bool | None:
+        text = str(node.value)
+        match node.tag.removeprefix("tag:yaml.org,2002:"):
+            case "null":
+                return None
+            case "bool":
+                return _BOOLEANS[text.lower()]
+            case "int" if text.isascii() and text.isdigit() and text == str(int(text[:16])):
+                return int(text)
+            case "int" | "float" | "timestamp":
+                shown = printable(text)
+                self._note(
+                    path,
+                    node.start_mark.line + 1,
+                    f"`{shown}` would be read as a number or a date",
+                    f'put it in quotes: "{shown}"',
+                )
+        return text
+
+    def _note(self, path: _Path, line: int, message: str, hint: str) -> None:
+        dotted = dotted_path(path)
+        where = f"{self._file}:{line}" + (f": {dotted}" if dotted else "")
+        problem = Problem(message=message, where=where, hint=hint)
+        self._problems.append(Found(path=path, line=line, problem=problem))
+
+    def _next(self) -> yaml.Event:
+        event: yaml.Event = self._loader.peek_event()
+        return event
+
+    def _fatal(self, event: yaml.Event, message: str, hint: str) -> InputError:
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        return InputError(message, where=f"{self._file}:{line}", hint=hint)
+
+
+# What a model requires, by the type of pydantic's error.
+_WANTED = {
+    "int_type": ("must be a whole number", "write digits, without quotes"),
+    "bool_type": ("must be true or false", "write one of the two, without quotes"),
+    "dict_type": ("must be a mapping", "write `key: value` lines below it"),
+    "model_type": ("must be a mapping", "write `key: value` lines below it"),
+    "tuple_type": ("must be a list", "write `- item` lines below it, or [one, two]"),
+}
+
+
+def _explain(item: Any, model: type[BaseModel], renames: Mapping[str, str]) -> tuple[str, str]:
+    """Turn one of pydantic's errors into our message and hint."""
+    path, value = item["loc"], item["input"]
+    match item["type"]:
+        case "extra_forbidden":
+            key, known = str(path[-1]), _fields(model, path[:-1])
+            rename = renames.get(key, "") if len(path) == 1 else ""
+            hint = f"use `{rename}`" if rename else nearest(key, known)
+            answer = f"`{key}` is not a known key", hint or f"known here: {', '.join(sorted(known))}"
+        case "missing":
+            answer = f"`{path[-1]}` is missing", f"add `{path[-1]}:`"
+        case _ if value is None:
+            answer = "must not be empty", "give a value, or leave the key out"
+        case kind if kind in _WANTED:
+            answer = _WANTED[kind]
+        case "string_type":
+            answer = _not_text(value)
+        case "greater_than_equal":
+            answer = f"must be at least {item['ctx']['ge']}", "write a larger number"
+        case "less_than_equal":
+            answer = f"must be at most {item['ctx']['le']}", "write a smaller number"
+        case "value_error" if isinstance(item["ctx"]["error"], Invalid):
+            answer = str(item["ctx"]["error"]), item["ctx"]["error"].hint
+        case _:
+            message = str(item["msg"])
+            answer = message[:1].lower() + message[1:], "docs/reference says what may stand here"
+    return answer
+
+
+def _not_text(value: object) -> tuple[str, str]:
+    if isinstance(value, bool):
+        return "must be text, not true or false", "put it in quotes"
+    if isinstance(value, int):
+        return "must be text, not a number", f'put it in quotes: "{value}"'
+    found = "a mapping" if isinstance(value, dict) else "a list"
+    return f"must be text, not {found}", "write one word, or a text in quotes"
+
+
+def _within(annotation: Any) -> list[Any]:
+    """List a type and the types that it consists of."""
+    return [annotation, *(inner for part in get_args(annotation) for inner in _within(part))]
+
+
+def _fields(model: type[BaseModel], path: Sequence[str | int]) -> set[str]:
+    """Return the keys of the model at a path of nested models."""
+    here: Any = model
+    for step in path:
+        info = getattr(here, "model_fields", {}).get(step)
+        candidates = _within(info.annotation) if info else []
+        here = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), here)
+    return {info.alias or name for name, info in here.model_fields.items()}

@@ -1,0 +1,135 @@
+"""Suites of a distribution: their facts (suites.yaml), their mirrors, and how apt is told about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from imagebuilder.core import yamlfile
+from imagebuilder.core.model import Strict, Table
+from imagebuilder.errors import EnvironmentFault, InputError
+
+INSTALL_HINT = "install it: `apt-get install {}`, or `imagebuilder doctor --fix`"
+_FILE = "suites.yaml"
+
+
+class Suite(Strict):
+    """What apt gets besides the suite itself."""
+
+    updates: bool
+    security: bool
+
+
+class Distribution(Strict):
+    """Facts that hold for every suite of a distribution."""
+
+    keyring: Annotated[str, Field(description="The archive's keys: the same path on a host and in an image.")]
+    keyring_package: str
+    components: tuple[str, ...]
+    packages: Annotated[tuple[str, ...], Field(description="In every image, besides the essential ones.")]
+    security_pool: Annotated[str, Field(description="How pool paths of the security archive begin.")]
+    ports: Annotated[
+        tuple[str, ...],
+        Field(description="Architectures in an archive of their own, which mirrors of the main one lack."),
+    ] = ()
+    suites: dict[str, Suite]
+
+
+class Mirrors(Strict):
+    """Roots of the archive and of its security updates: URLs without a slash at the end."""
+
+    main: str
+    security: str
+
+
+def _on_this_host(path: Path) -> bool:
+    return path.is_file()
+
+
+def facts(distribution: str, suite: str, where: str = "") -> Distribution:
+    """Look a distribution up, and make sure that the suite is one of its.
+
+    Raises:
+        InputError: it is not known here.
+
+    """
+    known = _facts()
+    where = where or f"base: {distribution}:{suite}"
+    if distribution not in known:
+        raise InputError(
+            f"`{distribution}` is not a distribution that can be bootstrapped",
+            where=where,
+            hint=yamlfile.nearest(distribution, known) or f"known: {', '.join(sorted(known))}",
+        )
+    suites = known[distribution].suites
+    if suite not in suites:
+        raise InputError(
+            f"`{suite}` is not a suite of {distribution} that can be bootstrapped",
+            where=where,
+            hint=yamlfile.nearest(suite, suites) or f"known: {', '.join(sorted(suites))}",
+        )
+    return known[distribution]
+
+
+def known() -> dict[str, Distribution]:
+    """Name every distribution that can be bootstrapped, with its facts."""
+    return _facts()
+
+
+def keyring(distribution: str, suite: str, has: Callable[[Path], bool] = _on_this_host) -> Path:
+    """Find the keys of the distribution's archive where apt runs.
+
+    Args:
+        distribution: of the archive.
+        suite: one of its.
+        has: tells whether apt sees a file.
+
+    Raises:
+        EnvironmentFault: they are not installed.
+
+    """
+    found = facts(distribution, suite)
+    path = Path(found.keyring)
+    if not has(path):
+        raise EnvironmentFault(
+            f"the keys of {distribution}'s archive are not where apt runs ({path})",
+            hint=INSTALL_HINT.format(found.keyring_package),
+        )
+    return path
+
+
+def sources(
+    distribution: str, suite: str, mirrors: Mirrors, *, types: str = "deb", sections: Sequence[str] = ()
+) -> str:
+    """Write apt's sources of a suite, its updates and its security updates, as deb822 (sources.list(5)).
+
+    Args:
+        distribution: as in `facts`.
+        suite: as in `facts`.
+        mirrors: where they are.
+        types: `deb`, or `deb-src` for source packages.
+        sections: sections of the archive besides the usual, such as `non-free`.
+
+    """
+    found = facts(distribution, suite)
+    pockets = found.suites[suite]
+    blocks = [(mirrors.main, f"{suite} {suite}-updates" if pockets.updates else suite)]
+    if pockets.security:
+        blocks.append((mirrors.security, f"{suite}-security"))
+    return "\n".join(
+        f"Types: {types}\nURIs: {uri}\nSuites: {names}\n"
+        f"Components: {' '.join((*found.components, *sections))}\n"
+        f"Signed-By: {found.keyring}\n"
+        for uri, names in blocks
+    )
+
+
+@cache
+def _facts() -> dict[str, Distribution]:
+    raw = resources.files("imagebuilder.debian").joinpath(_FILE).read_bytes()
+    return yamlfile.validate(yamlfile.parse_own(raw, f"imagebuilder/{_FILE}"), Table[Distribution]).root

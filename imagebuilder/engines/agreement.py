@@ -1,0 +1,90 @@
+"""Comparing a lock with others: its base with the registry, its wheels with their own metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imagebuilder.bases import read
+from imagebuilder.engines.context import BuildContext
+from imagebuilder.errors import LockError, Problem, RegistryError
+from imagebuilder.lock.model import BaseImage, Wheel
+from imagebuilder.plan import BuiltLayer
+from imagebuilder.resolve import closure
+from imagebuilder.resolve.request import Request
+
+
+def require_base(context: BuildContext) -> None:
+    """Refuse a lock whose base differs from the registry's: programs of that base are about to run.
+
+    Where the registry does not answer, the build goes on, with a note that nothing was compared.
+
+    Raises:
+        LockError: names every key that differs.
+        RegistryError: the registry answers, and does not have the base.
+
+    """
+    lock = context.lock
+    if lock.image is None:
+        return
+    try:
+        differing = read.differences(lock.image, lock.architecture, context.site)
+    except RegistryError as error:
+        # Only a registry that gave no answer leaves a cause behind.
+        if error.__cause__ is None:
+            raise
+        context.progress.note(
+            f"what the lock says of {lock.image.name} was not compared with its registry: {error}"
+        )
+        return
+    _refuse_base(lock.image, differing, lock.recipe)
+
+
+def require_image(context: BuildContext, request: Request) -> None:
+    """Refuse wheels that nothing requires, missing ones, and a base that holds something else.
+
+    Raises:
+        LockError: names every such wheel, and every key of the base that differs.
+
+    """
+    lock, store = context.lock, context.store
+    if lock.image and all(store.has_download(layer.sha256, layer.size) for layer in lock.image.layers):
+        _refuse_base(lock.image, read.hidden_differences(lock.image, store), lock.recipe)
+    _require(lock.wheels, closure.of_image(request, lock), context, f"the lock of {lock.recipe}: wheels")
+
+
+def require_build(context: BuildContext, layer: BuiltLayer) -> None:
+    """Refuse a component's build, before it runs, if it has wheels that nothing requires, or lacks some.
+
+    Raises:
+        LockError: names every such wheel.
+
+    """
+    if context.request is None:
+        return
+    asked = closure.of_build(context.request(), context.lock, layer.component)
+    _require(
+        layer.wheels, asked, context, f"the lock of {context.lock.recipe}: builds.{layer.component}.wheels"
+    )
+
+
+def _require(wheels: Sequence[Wheel], asked: closure.Asked, context: BuildContext, where: str) -> None:
+    store = context.store
+    files = {
+        wheel.sha256: store.download(wheel.sha256)
+        for wheel in wheels
+        if store.has_download(wheel.sha256, wheel.size)
+    }
+    closure.require(wheels, closure.read(wheels, files), asked, where)
+
+
+def _refuse_base(image: BaseImage, keys: Sequence[str], recipe: str) -> None:
+    problems = [
+        Problem(
+            message=f"is not what {image.name}@{image.digest} has",
+            where=f"the lock of {recipe}: image.{key}",
+            hint="the lock was changed: lock the recipe again",
+        )
+        for key in keys
+    ]
+    if problems:
+        raise LockError.of(problems)

@@ -1,0 +1,54 @@
+"""What every step of a build needs, and which step makes a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imagebuilder.core.progress import Progress
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import Lock
+from imagebuilder.plan import (
+    BuiltLayer,
+    BytecodeLayer,
+    FilesLayer,
+    ImportedLayer,
+    KeysLayer,
+    Layer,
+    OsLayer,
+    OsPart,
+    WheelLayer,
+)
+from imagebuilder.store import Store
+
+if TYPE_CHECKING:
+    from imagebuilder.resolve.request import Request
+
+Step = ImportedLayer | OsLayer | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | KeysLayer
+"""What one step makes: a layer, or a system with all its parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildContext:
+    """What every step of a build needs.
+
+    Attributes:
+        lock: says which bytes.
+        store: keeps them.
+        site: says where to fetch them.
+        progress: shows the steps.
+        request: reads what the recipe asks for; the wheels of the lock are held to it.
+
+    """
+
+    lock: Lock
+    store: Store
+    site: Site
+    progress: Progress
+    request: Callable[[], Request] | None = None
+
+
+def step_of(layer: Layer) -> Step:
+    """Return what has to be made for a layer: for a part of a system it is the whole system, made once."""
+    return layer.system if isinstance(layer, OsPart) else layer

@@ -1,0 +1,236 @@
+"""The docker engine: BuildKit builds the rendered Dockerfile, all of it.
+
+Debian's packages come from the archive and wheels from the index, each held to the lock. The image goes into
+the engine, or into an OCI layout; the store does not have it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagebuilder.core import labels as label_names
+from imagebuilder.core import share
+from imagebuilder.engines import bases, buildx, sitefiles
+from imagebuilder.engines.bases import Choice
+from imagebuilder.engines.buildx import Builder, Request
+from imagebuilder.engines.context import BuildContext
+from imagebuilder.errors import BuildError, EnvironmentFault
+from imagebuilder.fetch import locked
+from imagebuilder.fetch.locked import Package
+from imagebuilder.image import layout
+from imagebuilder.plan import OsLayer, Plan, UpperOsLayer, render
+from imagebuilder.store import check_bytes, link_or_copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildxOptions:
+    """What a build with Docker uses: a builder's name, and where the base comes from."""
+
+    builder: str = ""
+    base: Choice = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltByDocker:
+    """The image that BuildKit made.
+
+    Attributes:
+        digest: of the manifest; empty with the classic image store, which makes no manifest.
+        config: digest of the config.
+        reference: the image's name in the engine; empty when it was not loaded.
+        seconds: the time that the build took.
+
+    """
+
+    digest: str
+    config: str
+    reference: str
+    seconds: float
+
+
+def build(
+    plan: Plan, context: BuildContext, options: BuildxOptions, *, load: bool, output: Path | None = None
+) -> BuiltByDocker:
+    """Have BuildKit build the rendered Dockerfile: packages from the archive, wheels from the index.
+
+    Args:
+        plan: the image.
+        context: its site says how to reach both.
+        options: builder and base.
+        load: whether to put the image into the engine.
+        output: also write it as an OCI layout: a folder, or an archive where the name ends in `.tar`.
+
+    Raises:
+        EnvironmentFault: something is missing, too old, or cannot do what was asked for.
+        FetchError: the archive or the index no longer has what the lock names.
+        BuildError: a step failed.
+        InputError: the output exists, and is not an OCI image.
+
+    """
+    started = time.monotonic()
+    builder = buildx.look_up(options.builder)
+    if not builder.merges:
+        if output is not None:
+            raise EnvironmentFault(
+                "this engine's classic image store exports no OCI image",
+                where="--output",
+                hint="use its containerd image store, name another builder, or leave out --engine docker",
+            )
+        context.progress.note(
+            "classic image store: COPY --link copies here instead of merging, so a changed layer makes"
+            " those above it again; the containerd image store does not"
+        )
+    with (
+        context.store.in_use(),
+        context.store.work() as folder,
+        _based(plan, builder, context, options, folder) as based,
+    ):
+        planned, contexts = based
+        request = _request(planned, (*contexts, *_sources(plan, context, folder)), context, folder)
+        found: Mapping[str, object] = {}
+        tags = tuple(f"{plan.name}:{tag}" for tag in dict.fromkeys((plan.tag, "latest")))
+        if load:
+            found = _run(builder, request, context, folder, ("--load", *_tagged(tags)))
+        if output is not None:
+            with layout.replacing(output) as draft:
+                kind = "oci" if output.suffix == ".tar" else "oci,tar=false"
+                outputs = (f"--output=type={kind},dest={draft}", *_tagged(tags[:1]))
+                found = _run(builder, request, context, folder, outputs)
+    return BuiltByDocker(
+        digest=str(found.get("containerimage.digest", "")),
+        config=str(found.get("containerimage.config.digest", "")),
+        reference=tags[0] if load else "",
+        seconds=time.monotonic() - started,
+    )
+
+
+@contextmanager
+def _based(
+    plan: Plan, builder: Builder, context: BuildContext, options: BuildxOptions, folder: Path
+) -> Iterator[tuple[Plan, tuple[tuple[str, str], ...]]]:
+    """Find the base: give the plan with labels that name it, and the build contexts that stand for it."""
+    system = plan.system
+    if isinstance(system, UpperOsLayer):
+        yield _labelled(plan), _registry_base(plan, system, builder, context, folder)
+        return
+    base = bases.choose(system, options.base)
+    if not base.digest:
+        # Only the packages themselves say which of them are essential, so all are fetched.
+        _fetch(system.debs, context)
+    with bases.handed(base, system, builder, context) as place:
+        yield _labelled(plan, base.digest), ((base.name, place),)
+
+
+def _labelled(plan: Plan, base_digest: str = "") -> Plan:
+    """Add to a plan the labels that say which engine made the image, and of which registry's image."""
+    labels = {**dict(plan.config.labels), label_names.ENGINE: "docker"}
+    if base_digest:
+        labels[label_names.BASE_DIGEST] = base_digest
+    config = dataclasses.replace(plan.config, labels=tuple(sorted(labels.items())))
+    return dataclasses.replace(plan, config=config)
+
+
+def _registry_base(
+    plan: Plan, system: OsLayer, builder: Builder, context: BuildContext, folder: Path
+) -> tuple[tuple[str, str], ...]:
+    """Give BuildKit the lock's packages as files, and the base from the store.
+
+    Packages come from the base's own archives, for which the Dockerfile cannot be given the site's mirrors.
+    An engine with the classic image store does not read layouts: it pulls the base by its digest.
+    """
+    _fetch(system.debs, context)
+    contexts = [("debs", str(_hand_in(system, context, folder / "debs")))]
+    image = context.lock.image
+    if builder.merges and image is not None:
+        _fetch(image.layers, context)
+        place = bases.imported(image, system.architecture, context.store, folder / "base")
+        contexts.append((render.base_of(plan), place))
+    return tuple(contexts)
+
+
+def _fetch(packages: Sequence[Package], context: BuildContext) -> None:
+    locked.fetch(
+        locked.absent(packages, context.store),
+        context.lock,
+        context.store,
+        context.site,
+        advance=lambda _sha256, _count: None,
+        finished=lambda _sha256: None,
+    )
+
+
+def _sources(plan: Plan, context: BuildContext, folder: Path) -> tuple[tuple[str, str], ...]:
+    """Make a build context of the source archives that the Dockerfile cannot fetch."""
+    wanted = render.upstream_sources(plan)
+    if not wanted:
+        return ()
+    _fetch(wanted, context)
+    (folder / "sources").mkdir()
+    for source in wanted:
+        place = context.store.download(source.sha256)
+        check_bytes(place, source.sha256, source.file)
+        link_or_copy(place, folder / "sources" / source.file)
+    return (("sources", str(folder / "sources")),)
+
+
+def _request(
+    plan: Plan, contexts: tuple[tuple[str, str], ...], context: BuildContext, folder: Path
+) -> Request:
+    """Ask for the Dockerfile's image, with what the site needs to reach archive and index."""
+    return Request(
+        dockerfile=_dockerfile(plan, folder),
+        context=_empty(folder),
+        platform=plan.platform,
+        contexts=contexts,
+        secrets=sitefiles.write(context.site, plan.system, folder),
+        arguments=sitefiles.arguments(context.site),
+        # No attestations: an index of one image and a statement would have another digest every time.
+        outputs=("--provenance=false", *sitefiles.network(context.site)),
+    )
+
+
+def _run(
+    builder: Builder, request: Request, context: BuildContext, folder: Path, outputs: tuple[str, ...]
+) -> Mapping[str, object]:
+    metadata = folder / "metadata.json"
+    words = (*request.outputs, "--metadata-file", str(metadata), *outputs)
+    buildx.build(builder, dataclasses.replace(request, outputs=words), context.progress)
+    try:
+        found: Mapping[str, object] = json.loads(metadata.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BuildError(
+            f"buildx wrote no metadata of the image: {error}", where="--engine docker"
+        ) from error
+    return found
+
+
+def _hand_in(layer: OsLayer, context: BuildContext, folder: Path) -> Path:
+    """Make a build context of the packages: links to the store's files, each `<name>.deb`."""
+    folder.mkdir()
+    for deb in layer.debs:
+        file = context.store.download(deb.sha256)
+        check_bytes(file, deb.sha256, Path(deb.path).name)
+        link_or_copy(file, folder / f"{deb.name}.deb")
+    return folder
+
+
+def _dockerfile(plan: Plan, folder: Path) -> Path:
+    path = folder / "Dockerfile"
+    path.write_text(render.render(plan, share.template("Dockerfile.j2")), encoding="utf-8")
+    return path
+
+
+def _empty(folder: Path) -> Path:
+    """Make the empty context of a build that takes no files from this host."""
+    (folder / "context").mkdir()
+    return folder / "context"
+
+
+def _tagged(references: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(word for reference in references for word in ("--tag", reference))

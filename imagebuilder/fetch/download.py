@@ -1,0 +1,256 @@
+"""Fetching locked files into the store: in parallel, resumed where they broke off, and checked."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import requests
+import urllib3
+
+from imagebuilder.core.retries import Budget
+from imagebuilder.core.yamlfile import printable
+from imagebuilder.errors import FetchError, Problem
+from imagebuilder.host import http
+from imagebuilder.host.settings import local_path
+from imagebuilder.host.site import Site, redact
+from imagebuilder.store import Store
+from imagebuilder.store.partial import (
+    BrokenOffError,
+    FailedError,
+    PartialFile,
+    StoppedError,
+    WrongBytesError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+log = logging.getLogger(__name__)
+
+_CONNECTIONS = 6
+_CHUNK = 1 << 20
+# Attempts without a byte of progress before a file is given up, the seconds of the first pause between them,
+# and the seconds after the first failure when no more begin.
+_ATTEMPTS = 8
+_PAUSE = 0.25
+_SECONDS = 300.0
+# A refusal is mostly final. One more attempt, because caches and mirrors fail now and then.
+_REFUSALS = 2
+_FAILURES = 3
+
+_OK = 200
+_PARTIAL = 206
+_NOTHING_LEFT = 416
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_REFUSED = frozenset({400, 401, 403, 404, 405, 407, 410, 451})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """One file: its name for messages, where it may be (in this order), size in bytes, and hex sha256."""
+
+    name: str
+    urls: tuple[str, ...]
+    size: int
+    sha256: str
+
+
+def fetch(
+    downloads: Sequence[Download],
+    store: Store,
+    site: Site,
+    advance: Callable[[str, int], None],
+    finished: Callable[[str], None],
+) -> None:
+    """Put files into the store, at `store.download(sha256)`; those that are there are not fetched again.
+
+    What has been received stays as a `.part` file when this is interrupted, and the next call goes on
+    from there.
+
+    Args:
+        downloads: what to fetch, in the order to begin with.
+        store: where to.
+        site: proxies, CA and credentials.
+        advance: called from any thread with a sha256 and the bytes received since the last call; a negative
+            count takes back what was received in vain. An exception raised in it ends the whole.
+        finished: called with a sha256 when the file is in its place.
+
+    Raises:
+        FetchError: files that could not be fetched, or are not the locked ones; names each.
+        StoreError: the disk is full or not writable.
+
+    """
+    unique = {item.sha256: item for item in downloads}
+    waiting: queue.SimpleQueue[Download] = queue.SimpleQueue()
+    for item in unique.values():
+        waiting.put(item)
+    outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    with site.session(retries=False) as session:
+        job = _Job(store=store, session=session, advance=advance, finished=finished, stop=threading.Event())
+        # Daemons: a thread that waits for a silent server must not keep the program from ending.
+        for number in range(min(_CONNECTIONS, len(unique))):
+            threading.Thread(
+                target=_work, args=(job, waiting, outcome), name=f"download-{number}", daemon=True
+            ).start()
+        problems: list[Problem] = []
+        try:
+            for _ in unique:
+                error = outcome.get()
+                if isinstance(error, FetchError):
+                    problems += error.problems
+                elif error:
+                    raise error
+                if len(problems) >= _FAILURES:
+                    break  # this is no longer about single files
+        finally:
+            job.stop.set()
+    if problems:
+        raise FetchError.of(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    store: Store
+    session: requests.Session
+    advance: Callable[[str, int], None]
+    finished: Callable[[str], None]
+    stop: threading.Event
+
+
+class _RefusedError(FailedError):
+    """A server will not give the file."""
+
+
+_HINTS = {
+    BrokenOffError: "check the network and the mirror; what has been received is kept, "
+    "and the same command goes on",
+    _RefusedError: "name an index or mirror that has it in a file for --site; credentials go into ~/.netrc",
+    WrongBytesError: "the mirror, or a proxy on the way, holds another file; "
+    "name another one in a file for --site",
+}
+
+
+def _work(
+    job: _Job,
+    waiting: queue.SimpleQueue[Download],
+    outcome: queue.SimpleQueue[BaseException | None],
+) -> None:
+    while not job.stop.is_set():
+        try:
+            item = waiting.get_nowait()
+        except queue.Empty:
+            return
+        try:
+            with job.store.exclusive(f"download {item.sha256}"):
+                if not job.store.has_download(item.sha256, item.size):
+                    _get(item, job)
+            job.finished(item.sha256)
+        except StoppedError:
+            return
+        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+
+def _get(item: Download, job: _Job) -> None:
+    """Fetch one file, with as many attempts as make sense."""
+    file = PartialFile(
+        job.store.download(item.sha256),
+        size=item.size,
+        sha256=item.sha256,
+        advance=lambda count: job.advance(item.sha256, count),
+        stop=job.stop,
+    )
+    urls = list(item.urls)
+    failed: FailedError = _RefusedError("no place is known that has it")
+    failures: Counter[str] = Counter()
+    budget = Budget(attempts=_ATTEMPTS, seconds=_SECONDS, pause=_PAUSE)
+    while urls:
+        url = urls.pop(0)
+        try:
+            file.attempt(partial(_source, url, item, job.session), redact(url))
+        except FailedError as error:
+            failed = error
+        else:
+            return
+        log.info("%s: %s", item.name, failed)
+        if isinstance(failed, BrokenOffError):
+            urls.append(url)
+        else:
+            failures[url] += 1
+            if failures[url] < _REFUSALS:
+                urls.append(url)
+        if file.progressed():
+            budget.progressed()
+        pause = budget.spend()
+        if pause is None:
+            break
+        if urls and job.stop.wait(pause):
+            raise StoppedError
+    raise FetchError(
+        f"{item.name} cannot be fetched: {failed}; gave up after {budget}", hint=_HINTS[type(failed)]
+    )
+
+
+@contextmanager
+def _source(
+    url: str, item: Download, session: requests.Session, start: int
+) -> Iterator[tuple[int, Iterable[bytes]]]:
+    """Open a file at a position: the one that was granted (`start` or 0), and the bytes from there on."""
+    path = local_path(url)
+    if path is not None:
+        try:
+            with path.open("rb") as file:
+                _check_length(path.stat().st_size, item, str(path))
+                file.seek(start)
+                yield start, iter(lambda: file.read(_CHUNK), b"")
+        except FileNotFoundError:
+            raise _RefusedError(f"{path} is not there") from None
+        except PermissionError:
+            raise _RefusedError(f"{path} cannot be read") from None
+        return
+    # Bytes as they are: a compressed answer has another length, and cannot be resumed.
+    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
+    try:
+        with session.get(url, headers=headers, stream=True) as answer:
+            granted = _granted(answer, start, item, url)
+            yield granted, answer.raw.stream(_CHUNK, decode_content=False)
+    except requests.exceptions.InvalidURL as error:
+        raise _RefusedError(f"{http.in_words(error)} ({redact(url)})") from error
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise BrokenOffError(f"{http.in_words(error)} ({redact(url)})") from error
+
+
+def _granted(answer: requests.Response, start: int, item: Download, url: str) -> int:
+    """Read from which byte on a server answers."""
+    status = f"{answer.status_code} {printable(answer.reason or '')} from {redact(url)}"
+    if answer.status_code == _OK:
+        length = answer.headers.get("Content-Length", "")
+        if _NUMBER.fullmatch(length):
+            _check_length(int(length), item, url)
+        return 0
+    if answer.status_code == _PARTIAL:
+        unit, _, total = answer.headers.get("Content-Range", "").partition("/")
+        if unit.startswith(f"bytes {start}-"):
+            _check_length(int(total) if _NUMBER.fullmatch(total) else item.size, item, url)
+            return start
+    if answer.status_code == _NOTHING_LEFT:
+        raise WrongBytesError(f"wanted {item.size} bytes, got {start} and no more from {redact(url)}")
+    if answer.status_code in _REFUSED:
+        raise _RefusedError(status)
+    raise BrokenOffError(status)
+
+
+def _check_length(length: int, item: Download, source: str) -> None:
+    if length != item.size:
+        raise WrongBytesError(f"wanted {item.size} bytes, {redact(source)} has {length}")

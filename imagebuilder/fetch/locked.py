@@ -1,0 +1,105 @@
+"""Bring locked packages into the store: which are missing, and where an archive or index has them now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from imagebuilder.bases import archives
+from imagebuilder.bases.fetch import client_of, fetch_layers
+from imagebuilder.fetch import download
+from imagebuilder.fetch.download import Download
+from imagebuilder.host.site import Site
+from imagebuilder.lock.model import BaseLayer, Deb, Lock, Source, Wheel
+from imagebuilder.resolve import builds, debian, python
+from imagebuilder.store import Store
+
+Package = Deb | Wheel | Source | BaseLayer
+"""What a lock names by its bytes."""
+
+
+def absent(packages: Iterable[Package], store: Store) -> tuple[Package, ...]:
+    """Return the packages whose bytes are not in the store."""
+    return tuple(p for p in packages if not store.has_download(p.sha256, p.size))
+
+
+def fetch(
+    packages: Sequence[Package],
+    lock: Lock,
+    store: Store,
+    site: Site,
+    *,
+    advance: Callable[[str, int], None],
+    finished: Callable[[str], None],
+) -> None:
+    """Download packages of a lock: the base, Debian packages, sources and wheels.
+
+    Debian packages come before wheels, because installing them takes longest. Without packages to
+    fetch this does not use the network.
+
+    Args:
+        packages: what to fetch, all of them from the lock.
+        lock: says for which base and Python.
+        store: where to.
+        site: where archives and indexes are.
+        advance: see `download.fetch`.
+        finished: see `download.fetch`.
+
+    Raises:
+        FetchError: files that could not be fetched, or are not the locked ones; names each.
+        StoreError: the disk is full or not writable.
+
+    """
+    layers = [package for package in packages if isinstance(package, BaseLayer)]
+    debs = [package for package in packages if isinstance(package, Deb)]
+    wheels = [package for package in packages if isinstance(package, Wheel)]
+    sources = [package for package in packages if isinstance(package, Source)]
+    pooled: list[Deb | Source] = [*debs, *(source for source in sources if source.origin == "debian")]
+    sdists = [source for source in sources if source.origin == "index"]
+    others = [source for source in sources if source.origin == "upstream"]
+    if layers and lock.image:
+        fetch_layers(layers, client_of(lock.image.name, site), store, advance=advance, finished=finished)
+    if pooled:
+        distribution, _, suite = lock.base.partition(":")
+        needed = {deb.archive for deb in debs if deb.archive}
+        more = archives.places(lock.image, store, site, needed) if needed and lock.image else {}
+        urls = debian.locate_debs(pooled, distribution, suite, site, lock.architecture, archives=more)
+        download.fetch(_downloads(pooled, urls), store, site, advance, finished)
+    if others:
+        download.fetch(
+            _downloads(others, builds.locate_upstream(others, site)), store, site, advance, finished
+        )
+    glibc = debian.glibc(lock.installed) if sdists or wheels else ""
+    if sdists:
+        urls = builds.locate_sdists(sdists, lock.python, glibc, site, lock.architecture)
+        download.fetch(_downloads(sdists, urls), store, site, advance, finished)
+    if wheels:
+        wheels.sort(key=lambda wheel: -wheel.size)
+        urls = python.locate_wheels(wheels, lock.python, glibc, site, lock.architecture)
+        download.fetch(_downloads(wheels, urls), store, site, advance, finished)
+
+
+def copy(packages: Iterable[Package], store: Store, target: Store) -> int:
+    """Copy packages from one store to another, as hard links where possible; returns their bytes.
+
+    Raises:
+        StoreError: the other store is full or not writable.
+
+    """
+    total = 0
+    for package in packages:
+        if not target.has_download(package.sha256, package.size):
+            target.take_download(store.download(package.sha256), package.sha256)
+        total += package.size
+    return total
+
+
+def file_name(package: Deb | Source | Wheel) -> str:
+    """Name a package's file as its archive or index does."""
+    return Path(package.path).name if isinstance(package, Deb) else package.file
+
+
+def _downloads(
+    packages: Sequence[Deb | Source | Wheel], urls: Mapping[str, tuple[str, ...]]
+) -> list[Download]:
+    return [Download(name=file_name(p), urls=urls[p.sha256], size=p.size, sha256=p.sha256) for p in packages]

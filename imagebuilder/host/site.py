@@ -1,0 +1,449 @@
+"""The site: how this host reaches the outside. For fetching only: nothing of it ends in a layer or a lock."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from imagebuilder.catalog.upstream import Upstream, Versions
+from imagebuilder.core import yamlfile
+from imagebuilder.core.model import Strict
+from imagebuilder.errors import InputError, Problem
+from imagebuilder.host import settings
+
+if TYPE_CHECKING:
+    import requests
+
+log = logging.getLogger(__name__)
+
+_USERINFO = re.compile(r"(?<=://)[^/\s]*@")
+_IMAGE = re.compile(r"[a-z0-9][a-zA-Z0-9._:/@-]*")
+_TOOLS_IMAGE = "debian:trixie-slim"
+IndexStrategy = Literal["first-index", "unsafe-first-match", "unsafe-best-match"]
+_Where = Literal["auto", "host", "container"]
+_REGISTRY_PLACE = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?(?:/[a-z0-9._-]+)*")
+_APT_NAME = re.compile(r"Acquire::[A-Za-z0-9:._/-]+")
+
+
+def redact(text: str) -> str:
+    """Mask user names and passwords in every URL of a text.
+
+    >>> redact("see https://me:secret@mirror.example/simple")
+    'see https://***@mirror.example/simple'
+    """
+    return _USERINFO.sub("***@", text)
+
+
+def apt_conf(options: Iterable[tuple[str, str]]) -> str:
+    """Write options as apt.conf(5) has them, for a file: all users see the arguments of a process."""
+    return "".join(f'{name} "{value}";\n' for name, value in options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistrySite:
+    """How this site reaches one registry.
+
+    Attributes:
+        ca: file with certificates of authorities to trust for it, besides the site's.
+        client: files of the certificate that this host proves itself with, and of its key.
+        plain_http: true where it speaks plain HTTP, and the network is trusted.
+        mirror: where to read its images instead, `host[:port][/folder]`; what comes is held to its digest.
+
+    """
+
+    ca: Path | None = None
+    client: tuple[Path, Path] | None = None
+    plain_http: bool = False
+    mirror: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveSite:
+    """Where this site has a package archive besides the distribution's own.
+
+    Attributes:
+        url: of its root; empty switches it off.
+        key: file with the keys that it is signed with, in place of those in the base; None for those.
+
+    """
+
+    url: str
+    key: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolsSite:
+    """Where apt, dpkg and mmdebstrap run.
+
+    Attributes:
+        where: `auto` takes a container where this host lacks one of them.
+        image: what the container is made from: one that has the tools, or Debian, where they get installed.
+
+    """
+
+    where: _Where = "auto"
+    image: str = _TOOLS_IMAGE
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Site:
+    """The host's surroundings. Everywhere an empty string means the tool's own default.
+
+    Attributes:
+        proxies: pairs; the keys are `http`, `https` and `no_proxy`.
+        ca_bundle: file with the certificates of every CA to trust.
+        index, extra_indexes: URLs of package indexes (PEP 503).
+        wheel_folders: folders or pages with wheels in them.
+        own_wheel_folders: those of them that the site file names.
+        index_strategy: which version uv takes where several indexes have a package, in uv's words.
+        no_index: true where only the wheel folders count.
+        apt_mirror, apt_security_mirror: URLs of the archive's root.
+        apt_ports_mirror: the same of the archive where a distribution keeps its other architectures.
+        apt_options: names and values as apt's `-o` takes them.
+        archives: places of other package archives, by the name that locks give them.
+        registries: settings of single registries, by host and port.
+        sources: archives of components that are compiled: name, version, and where and what it is.
+        tools: where apt, dpkg and mmdebstrap run.
+        native_index: true where the index settings are uv's own, which it reads by itself.
+
+    """
+
+    proxies: tuple[tuple[str, str], ...] = ()
+    ca_bundle: Path | None = None
+    index: str = ""
+    extra_indexes: tuple[str, ...] = ()
+    wheel_folders: tuple[str, ...] = ()
+    own_wheel_folders: tuple[str, ...] = ()
+    index_strategy: IndexStrategy = "first-index"
+    no_index: bool = False
+    apt_mirror: str = ""
+    apt_security_mirror: str = ""
+    apt_ports_mirror: str = ""
+    apt_options: tuple[tuple[str, str], ...] = ()
+    archives: tuple[tuple[str, ArchiveSite], ...] = ()
+    registries: tuple[tuple[str, RegistrySite], ...] = ()
+    sources: tuple[tuple[str, str, Upstream], ...] = ()
+    tools: ToolsSite = ToolsSite()
+    native_index: bool = False
+
+    def __repr__(self) -> str:
+        """Show the settings without anybody's password."""
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+        return redact(f"Site({shown})")
+
+    def session(self, *, retries: bool = True) -> requests.Session:
+        """Open an HTTP session with these proxies, this CA bundle, retries, time limits and credentials.
+
+        Credentials come from the index's URL or from ~/.netrc, and go to that host alone. Who has a loop of
+        retries around its requests says `retries=False`: two loops multiply.
+        """
+        from imagebuilder.host import http  # late: a command that fetches nothing should not load it
+
+        indexes = (self.index, *self.extra_indexes, *self.wheel_folders)
+        return http.session(dict(self.proxies), self.ca_bundle, indexes, retries=retries)
+
+    def proxy_environment(self) -> dict[str, str]:
+        """Give the variables of the proxies alone: they mean the same on this host and in a container."""
+        env = {}
+        for key, value in self.proxies:
+            name = key if key == "no_proxy" else f"{key}_proxy"
+            env.update({name: value, name.upper(): value})
+        return env
+
+    def environment(self) -> dict[str, str]:
+        """Give the variables that take uv, apt, pip and curl the same way.
+
+        Index settings travel here, not as arguments: arguments show in logs and in the list of processes.
+        """
+        env = self.proxy_environment()
+        if self.ca_bundle:
+            names = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+            env.update(dict.fromkeys(names, str(self.ca_bundle)))
+        if not self.native_index:
+            env.update(
+                UV_NO_CONFIG="1",
+                UV_INDEX="",
+                UV_INDEX_URL="",
+                UV_DEFAULT_INDEX=self.index,
+                UV_EXTRA_INDEX_URL=" ".join(self.extra_indexes),
+                UV_FIND_LINKS=",".join(self.wheel_folders),
+                UV_NO_INDEX="1" if self.no_index else "",
+                # The extra ones come first.
+                UV_INDEX_STRATEGY=self.index_strategy,
+            )
+        return env
+
+
+def detect(site_file: Path | None = None, *, distribution: str = "debian", tools: str = "") -> Site:
+    """Read the host's settings, and those of a site file on top, key by key.
+
+    Args:
+        site_file: YAML as `--site` takes it.
+        distribution: the base's; apt's mirrors count only on a host of the same one.
+        tools: `auto`, `host` or `container`, over what the file says of `tools: {where: ...}`.
+
+    Raises:
+        InputError: the file is wrong; every problem with its line.
+
+    """
+    given = _read(site_file) if site_file else _SiteFile.model_validate({})
+    host = settings.index_settings(os.environ)
+    apt = settings.apt_settings(distribution)
+    pairs = {**settings.proxies(os.environ), **given.proxies.model_dump(exclude_unset=True)}
+    bundle = Path(given.ca) if given.ca else settings.ca_bundle(os.environ)
+    options = {**dict(apt.options), **given.apt.options}
+    if bundle:
+        options.setdefault("Acquire::https::CaInfo", str(bundle))
+    if tools and tools not in get_args(_Where):
+        raise InputError(f"`{yamlfile.printable(tools)}` is none of auto, host, container", where="--tools")
+    set_here = given.model_fields_set
+    extra = given.extra_indexes if "extra_indexes" in set_here else host.extra_indexes
+    own = _existing(given.wheel_folders, "wheel folder")
+    # Extra indexes of pip's settings were made for pip, which takes all indexes for one: many lack versions.
+    as_pip = bool(host.extra_indexes) and not host.native and "extra_indexes" not in set_here
+    return Site(
+        proxies=tuple(sorted((key, value) for key, value in pairs.items() if value)),
+        ca_bundle=bundle,
+        index=given.index if "index" in set_here else host.index,
+        extra_indexes=_existing(extra, "index"),
+        wheel_folders=own if "wheel_folders" in set_here else _existing(host.wheel_folders, "wheel folder"),
+        own_wheel_folders=own,
+        index_strategy=given.index_strategy or ("unsafe-best-match" if as_pip else "first-index"),
+        no_index=given.no_index if "no_index" in set_here else host.no_index,
+        apt_mirror=given.apt.mirror or apt.mirror,
+        apt_security_mirror=given.apt.security_mirror or apt.security_mirror,
+        apt_ports_mirror=given.apt.ports_mirror,
+        apt_options=tuple(sorted(options.items())),
+        archives=tuple((name, _archive(item)) for name, item in sorted(given.apt.archives.items())),
+        registries=tuple((name, _registry(item)) for name, item in sorted(given.registries.items())),
+        sources=tuple(
+            (name, version, found)
+            for name, versions in sorted(given.sources.items())
+            for version, found in sorted(versions.items())
+        ),
+        tools=ToolsSite(where=cast("_Where", tools or given.tools.where), image=given.tools.image),
+        native_index=host.native and not set_here & _INDEX_KEYS,
+    )
+
+
+def _existing(locations: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """Drop local folders that are not there, as pip does, and make the rest absolute."""
+    kept = []
+    for location in locations:
+        path = settings.local_path(location)
+        there = path is not None and _is(path, Path.exists)
+        if path is None or (there and "://" in location and path.is_dir()):
+            kept.append(location)
+        elif there:
+            kept.append(str(path.resolve()))
+        else:
+            log.warning("%s %s is not there and is left out", what, redact(location))
+    return tuple(kept)
+
+
+def _url(value: str) -> str:
+    if not value:  # switches off what the host has set
+        return value
+    parts = urlsplit(value)
+    try:
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        valid = False
+    if not valid and not (parts.scheme == "file" and parts.path.startswith("/")):
+        raise yamlfile.Invalid(
+            f"`{redact(yamlfile.printable(value))}` is not a URL", "write https://host/path"
+        )
+    if any(char.isspace() or not char.isprintable() for char in value):
+        raise yamlfile.Invalid("holds white space or control characters", "write them as %20 and the like")
+    return value
+
+
+def _folder(value: str) -> str:
+    if "://" in value:
+        return _url(value)
+    if not value or not value.isprintable() or "," in value:
+        raise yamlfile.Invalid("is not the path of a folder", "write /path/to/wheels")
+    return value
+
+
+def _image(value: str) -> str:
+    if not _IMAGE.fullmatch(value):
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` is not the name of an image", "write it as in debian:trixie-slim"
+        )
+    return value
+
+
+def _apt_options(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if not _APT_NAME.fullmatch(name) or not text.isprintable() or '"' in text:
+            raise yamlfile.Invalid(
+                f"`{yamlfile.printable(name)}` is not an option that counts here",
+                'give those that begin with Acquire::, as in Acquire::Retries: "3"',
+            )
+    return value
+
+
+def _registry_place(value: str) -> str:
+    if value and not _REGISTRY_PLACE.fullmatch(value):
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` is not a registry", "write host[:port] or host[:port]/folder"
+        )
+    return value
+
+
+_Url = Annotated[str, AfterValidator(_url)]
+
+
+class _Proxies(Strict):
+    http: _Url = ""
+    https: _Url = ""
+    no_proxy: str = ""
+
+
+class _Archive(Strict):
+    url: _Url
+    key: str = ""
+
+
+class _Apt(Strict):
+    mirror: _Url = ""
+    security_mirror: _Url = ""
+    ports_mirror: _Url = ""
+    archives: Annotated[dict[str, _Archive], Field(default_factory=dict)]
+    options: Annotated[dict[str, str], AfterValidator(_apt_options), Field(default_factory=dict)]
+
+
+class _Registry(Strict):
+    ca: str = ""
+    client_cert: str = ""
+    client_key: str = ""
+    plain_http: bool = False
+    mirror: Annotated[str, AfterValidator(_registry_place)] = ""
+
+
+class _Tools(Strict):
+    where: _Where = "auto"
+    image: Annotated[str, AfterValidator(_image)] = _TOOLS_IMAGE
+
+
+class _SiteFile(Strict):
+    """What `--site FILE` may say; a key that is left out stays as the host has it."""
+
+    proxies: Annotated[_Proxies, Field(default_factory=_Proxies)]
+    ca: str = ""
+    index: _Url = ""
+    extra_indexes: tuple[_Url, ...] = ()
+    wheel_folders: tuple[Annotated[str, AfterValidator(_folder)], ...] = ()
+    index_strategy: IndexStrategy | None = None
+    no_index: bool = False
+    apt: Annotated[_Apt, Field(default_factory=_Apt)]
+    registries: Annotated[dict[str, _Registry], Field(default_factory=dict)]
+    sources: Annotated[dict[str, Versions], Field(default_factory=dict)]
+    tools: Annotated[_Tools, Field(default_factory=_Tools)]
+
+
+_INDEX_KEYS = frozenset({"index", "extra_indexes", "wheel_folders", "no_index", "index_strategy"})
+# What a registry's settings name files for.
+_REGISTRY_FILES = {
+    "ca": "the CA's certificates",
+    "client_cert": "this host's certificate",
+    "client_key": "the certificate's key",
+}
+_RENAMES = {
+    "proxy": "proxies", "ca_bundle": "ca", "cert": "ca", "index_url": "index", "find_links": "wheel_folders",
+    "extra_index_url": "extra_indexes", "mirror": "apt", "mirrors": "apt",
+}  # fmt: skip
+
+
+def _read(path: Path) -> _SiteFile:
+    """Read a site file; relative paths in it count from its own folder."""
+    document = yamlfile.read(path)
+    given = yamlfile.validate(document, _SiteFile, _RENAMES)
+    changes: dict[str, object] = {}
+    problems: list[Problem] = []
+
+    def file(name: str, keys: tuple[str, ...], what: str) -> str:
+        """Make a path absolute; there must be a file."""
+        place = _resolved(path.parent, name)
+        if not _is(place, Path.is_file):
+            message = f"there is no file {yamlfile.printable(str(place))}"
+            hint = f"name a PEM file with {what}"
+            problems.append(Problem(message=message, where=document.where(keys), hint=hint))
+        return str(place)
+
+    if given.ca:
+        changes["ca"] = file(given.ca, ("ca",), "the CA's certificates")
+    registries = {}
+    for host, item in given.registries.items():
+        named = {
+            key: file(text, ("registries", host, key), what)
+            for key, what in _REGISTRY_FILES.items()
+            if (text := getattr(item, key))
+        }
+        if bool(item.client_cert) != bool(item.client_key):
+            problems.append(
+                Problem(
+                    message="a client certificate and its key go together",
+                    where=document.where(("registries", host)),
+                    hint="give both client_cert and client_key",
+                )
+            )
+        registries[host] = item.model_copy(update=named)
+    if registries:
+        changes["registries"] = registries
+    if given.apt.archives:
+        archives = {
+            name: item.model_copy(
+                update={"key": file(item.key, ("apt", "archives", name, "key"), "the archive's public keys")}
+                if item.key
+                else {}
+            )
+            for name, item in given.apt.archives.items()
+        }
+        changes["apt"] = given.apt.model_copy(update={"archives": archives})
+    if given.wheel_folders:
+        changes["wheel_folders"] = tuple(
+            folder if "://" in folder else str(_resolved(path.parent, folder))
+            for folder in given.wheel_folders
+        )
+    if problems:
+        raise InputError.of(problems)
+    return given.model_copy(update=changes)
+
+
+def _resolved(folder: Path, name: str) -> Path:
+    """Make a path absolute; one that no file can have stays as it is, and is found not to be there."""
+    try:
+        return (folder / Path(name).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return folder / name
+
+
+def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
+    """Ask about a path that may be one that no file can have."""
+    try:
+        return kind(path)
+    except (OSError, ValueError):
+        return False
+
+
+def _archive(given: _Archive) -> ArchiveSite:
+    return ArchiveSite(url=given.url.rstrip("/"), key=Path(given.key) if given.key else None)
+
+
+def _registry(given: _Registry) -> RegistrySite:
+    return RegistrySite(
+        ca=Path(given.ca) if given.ca else None,
+        client=(Path(given.client_cert), Path(given.client_key)) if given.client_cert else None,
+        plain_http=given.plain_http,
+        mirror=given.mirror.rstrip("/"),
+    )

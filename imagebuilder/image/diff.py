@@ -1,0 +1,217 @@
+"""What is different between two images, built or only planned: pins, packages, layers, bytes to push."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from imagebuilder.core import labels as label_names
+from imagebuilder.core import platforms
+from imagebuilder.lock.model import BaseLayer, Deb, Lock, Wheel
+from imagebuilder.plan import BuiltLayer, ImportedLayer, Layer, OsPart, Plan
+from imagebuilder.store import ImageRecord, Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedLayer:
+    """One layer: what it is known by, what people call it, and its bytes in a registry.
+
+    `measured` is false where the layer was never made here: then `size` is that of its packages, which is
+    close for wheels, and below the truth for what is installed.
+    """
+
+    identity: str
+    title: str
+    size: int
+    measured: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two.
+
+    Attributes:
+        name: what a person called it.
+        pins: component and full version.
+        packages: kind and name (`wheel torch`) and version; None where only layers are known.
+        layers: the lowest first; None where only packages are known.
+
+    """
+
+    name: str
+    pins: Mapping[str, str]
+    packages: Mapping[str, str] | None
+    layers: tuple[ComparedLayer, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedValue:
+    """One thing that is not the same: its value on both sides, empty where it is not there."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageDifference:
+    """All that is not the same.
+
+    Attributes:
+        pins: by component.
+        packages: by kind and name; None where one side's are not known.
+        gone, new: layers of one side only; None where one side's are not known.
+        push_bytes: what a push of the second would send to a registry that has the first.
+        shared_bytes: what it would not send.
+        measured: false where `push_bytes` counts packages, for layers that were never made here.
+
+    """
+
+    pins: tuple[ChangedValue, ...]
+    packages: tuple[ChangedValue, ...] | None
+    gone: tuple[ComparedLayer, ...] | None
+    new: tuple[ComparedLayer, ...] | None
+    push_bytes: int
+    shared_bytes: int
+    measured: bool
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing that is known of both sides differs."""
+        return not (self.pins or self.packages or self.gone or self.new)
+
+
+def compare(before: Side, after: Side) -> ImageDifference:
+    """Compare two sides, as far as both are known."""
+    packages = None
+    if before.packages is not None and after.packages is not None:
+        packages = _changes(before.packages, after.packages)
+    gone = new = None
+    shared = 0
+    if before.layers is not None and after.layers is not None:
+        there = {part.identity for part in before.layers}
+        wanted = {part.identity for part in after.layers}
+        gone = tuple(part for part in before.layers if part.identity not in wanted)
+        new = tuple(part for part in after.layers if part.identity not in there)
+        shared = sum(part.size for part in after.layers if part.identity in there)
+    return ImageDifference(
+        pins=_changes(before.pins, after.pins),
+        packages=packages,
+        gone=gone,
+        new=new,
+        push_bytes=sum(part.size for part in new or ()),
+        shared_bytes=shared,
+        measured=all(part.measured for part in new or ()),
+    )
+
+
+def of_locks(name: str, sections: Sequence[Lock]) -> Side:
+    """Describe the locks of one recipe; of several platforms, each one's packages by its name."""
+    return _joined(name, [(platforms.of(lock.architecture), of_lock(name, lock)) for lock in sections])
+
+
+def of_plans(name: str, planned: Sequence[tuple[Lock, Plan]], store: Store) -> Side:
+    """Describe the planned images of one recipe, as `of_locks` does."""
+    return _joined(name, [(plan.platform, of_plan(name, lock, plan, store)) for lock, plan in planned])
+
+
+def of_images(name: str, images: Sequence[tuple[ImageRecord, Mapping[str, str]]]) -> Side:
+    """Describe the images of one name, each with its labels, as `of_locks` does."""
+    return _joined(name, [(image.platform, of_image(name, image, labels)) for image, labels in images])
+
+
+def _joined(name: str, sides: Sequence[tuple[str, Side]]) -> Side:
+    """Make one side of those of several platforms; a layer that two of them share counts once."""
+    if len(sides) == 1:
+        return sides[0][1]
+    parts: dict[str, ComparedLayer] = {}
+    for platform, side in sides:
+        for part in side.layers or ():
+            parts.setdefault(part.identity, replace(part, title=f"{part.title} ({platform})"))
+    known = all(side.packages is not None for _, side in sides)
+    return Side(
+        name=name,
+        pins={f"{key} ({platform})": text for platform, side in sides for key, text in side.pins.items()},
+        packages={
+            f"{key} ({platform})": text
+            for platform, side in sides
+            for key, text in (side.packages or {}).items()
+        }
+        if known
+        else None,
+        layers=tuple(parts.values()) if all(side.layers is not None for _, side in sides) else None,
+    )
+
+
+def of_lock(name: str, lock: Lock) -> Side:
+    """Describe a lock without its recipe: packages, but no layers."""
+    return Side(name=name, pins=lock.pins, packages=_packages(lock), layers=None)
+
+
+def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
+    """Describe a planned image; the store tells of layers that were made already."""
+    parts = []
+    for layer in plan.layers:
+        record = store.layer(layer.key)
+        if record is None and isinstance(layer, OsPart) and layer.debs:
+            record = store.layer(layer.likely)
+        packages = packages_of(layer)
+        blob = layer.blob if isinstance(layer, ImportedLayer) else None
+        parts.append(
+            ComparedLayer(
+                identity=record.digest if record else blob.digest if blob else f"key:{layer.key}",
+                title=layer.title,
+                size=record.size if record else sum(package.size for package in packages),
+                measured=record is not None or blob is not None,
+            )
+        )
+    return Side(name=name, pins=lock.pins, packages=_packages(lock), layers=tuple(parts))
+
+
+def packages_of(layer: Layer) -> tuple[Deb | Wheel | BaseLayer, ...]:
+    """List the packages that are in a layer, or the blob that it is; one that is compiled has none."""
+    if isinstance(layer, ImportedLayer):
+        return (layer.blob,)
+    return (
+        () if isinstance(layer, BuiltLayer) else (*getattr(layer, "debs", ()), *getattr(layer, "wheels", ()))
+    )
+
+
+def of_image(name: str, image: ImageRecord, labels: Mapping[str, str]) -> Side:
+    """Describe an image of the store, by its record and its labels."""
+    return Side(
+        name=name,
+        pins=label_names.pins(labels),
+        packages=None,
+        layers=tuple(
+            ComparedLayer(
+                identity=layer.record.digest, title=layer.title, size=layer.record.size, measured=True
+            )
+            for layer in image.layers
+        ),
+    )
+
+
+def _packages(lock: Lock) -> dict[str, str]:
+    """Name every package; the hash tells apart files of one version, as with a build of one's own."""
+    return {
+        **({f"base {lock.image.name}": lock.image.digest} if lock.image else {}),
+        **{
+            f"deb {deb.name}": f"{deb.version} {getattr(deb, 'sha256', '')[:12]}".strip()
+            for deb in lock.installed
+        },
+        **{f"wheel {wheel.name}": f"{wheel.version} {wheel.sha256[:12]}" for wheel in lock.wheels},
+        **{
+            f"source {source.name}": f"{source.version} {source.sha256[:12]}"
+            for build in lock.builds
+            for source in build.sources
+        },
+    }
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedValue, ...]:
+    return tuple(
+        ChangedValue(name=name, before=before.get(name, ""), after=after.get(name, ""))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )

@@ -1,0 +1,218 @@
+"""The image as OCI has it: config, manifest, and the index that joins the images of several platforms.
+
+Formats: image-spec 1.1 (config.md, manifest.md, image-index.md). They hold nothing but what the plan says, so
+the manifest's digest is a function of the lock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imagebuilder.core import documents
+from imagebuilder.core import labels as label_names
+from imagebuilder.lock.model import BaseLayer
+from imagebuilder.plan import (
+    EPOCH,
+    BuiltLayer,
+    BytecodeLayer,
+    FilesLayer,
+    ImportedLayer,
+    KeysLayer,
+    Layer,
+    OsLayer,
+    OsPart,
+    Plan,
+    WheelLayer,
+)
+from imagebuilder.store import (
+    ImageLayer,
+    ImageRecord,
+    IndexRecord,
+    LayerRecord,
+    Store,
+)
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+
+
+def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> ImageRecord:
+    """Make the config and the manifest of an image, and remember it under its name.
+
+    Args:
+        plan: what the image is.
+        layers: its layers as made, in the plan's order.
+        store: where both go.
+
+    Raises:
+        StoreError: the store is full or not writable.
+
+    """
+    config = documents.dumps(image_config(plan, [layer.diff_id for layer in layers]))
+    config_digest, config_size = store.put_bytes(config)
+    manifest_digest, manifest_size = store.put_bytes(manifest_document(config, layers))
+    image = ImageRecord(
+        name=plan.name,
+        manifest=manifest_digest,
+        config=config_digest,
+        size=config_size + manifest_size + sum(layer.size for layer in layers),
+        tag=plan.tag,
+        tags=plan.tags,
+        lock=plan.lock_checksum,
+        platform=plan.platform,
+        siblings=plan.siblings,
+        layers=tuple(
+            ImageLayer(record=record, title=layer.title, component=_component(layer))
+            for layer, record in zip(plan.layers, layers, strict=True)
+        ),
+    )
+    store.put_image(image)
+    return image
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexEntry:
+    """One image of an index: platform, the manifest's digest and size in bytes, and the image's labels."""
+
+    platform: str
+    digest: str
+    size: int
+    labels: Mapping[str, str]
+
+    @property
+    def descriptor(self) -> dict[str, Any]:
+        """How an index names it (image-spec 1.1, image-index.md)."""
+        system, _, architecture = self.platform.partition("/")
+        return {
+            "mediaType": MANIFEST_TYPE,
+            "digest": self.digest,
+            "size": self.size,
+            "platform": {"architecture": architecture, "os": system},
+        }
+
+
+def index_document(entries: Sequence[IndexEntry], lock: str) -> bytes:
+    """Write an image index: a function of its images and the lock file's checksum.
+
+    Its annotations are the labels on which all images agree, so that a registry shows them for the whole.
+    """
+    ordered = sorted(entries, key=lambda entry: entry.platform)
+    common = set(ordered[0].labels.items()).intersection(*(entry.labels.items() for entry in ordered))
+    index = {
+        "schemaVersion": 2,
+        "mediaType": INDEX_TYPE,
+        "manifests": [entry.descriptor for entry in ordered],
+        "annotations": {**dict(common), **({label_names.LOCK: lock} if lock else {})},
+    }
+    return documents.dumps(index)
+
+
+def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: Store) -> IndexRecord:
+    """Make the index of one recipe's images for several platforms, and remember it under its name.
+
+    Args:
+        images: at least one, each for another platform.
+        tags: to push the index under, its own first.
+        lock: checksum of the lock file.
+        store: where it goes.
+
+    Raises:
+        StoreError: a config cannot be read, or the store is full or not writable.
+
+    """
+    ordered = tuple(sorted(images, key=lambda image: image.platform))
+    labels = [
+        json.loads(store.blob(image.config).read_bytes())["config"].get("Labels", {}) for image in ordered
+    ]
+    entries = [
+        IndexEntry(
+            platform=image.platform,
+            digest=image.manifest,
+            size=store.blob(image.manifest).stat().st_size,
+            labels=found,
+        )
+        for image, found in zip(ordered, labels, strict=True)
+    ]
+    digest, _ = store.put_bytes(index_document(entries, lock))
+    record = IndexRecord(
+        name=ordered[0].name, manifest=digest, tag=tags[0], tags=tuple(tags), lock=lock, images=ordered
+    )
+    store.put_index(record)
+    return record
+
+
+def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
+    """Tell whether an image has the config and the layers that a plan gives now.
+
+    A layer whose record is gone from the store counts as the plan's: its diffID stands in the config.
+    """
+    records = [layer.record for layer in image.layers]
+    if len(records) != len(plan.layers):
+        return False
+    config = documents.dumps(image_config(plan, [record.diff_id for record in records]))
+    if image.config != documents.digest_of(config):
+        return False
+    made = [store.layer(layer.key) for layer in plan.layers]
+    return all(new is None or new.digest == old.digest for new, old in zip(made, records, strict=True))
+
+
+def manifest_document(config: bytes, layers: Sequence[LayerRecord | BaseLayer]) -> bytes:
+    """Write the manifest of an image: its config, and its layers, the lowest first."""
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "config": descriptor(CONFIG_TYPE, config),
+        "layers": [
+            {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size} for layer in layers
+        ],
+    }
+    return documents.dumps(manifest)
+
+
+def descriptor(media_type: str, document: bytes) -> dict[str, Any]:
+    """Describe a document as others name it (image-spec 1.1, descriptor.md)."""
+    return {"mediaType": media_type, "digest": documents.digest_of(document), "size": len(document)}
+
+
+def image_config(plan: Plan, diff_ids: Sequence[str]) -> dict[str, Any]:
+    """Make the image config of a plan; `diff_ids` are the digests of its layers' tars, the lowest first."""
+    config = plan.config
+    run = {
+        "Env": [f"{name}={value}" for name, value in config.env],
+        "Entrypoint": list(config.entrypoint),
+        "Cmd": list(config.cmd),
+        "User": config.user,
+        "WorkingDir": config.workdir,
+        "ExposedPorts": {f"{port}/tcp": {} for port in config.ports},
+        "Labels": dict(config.labels),
+    }
+    return {
+        "created": EPOCH,
+        "architecture": plan.architecture,
+        "os": "linux",
+        "config": {key: value for key, value in run.items() if value},
+        "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
+        "history": [
+            {"created": EPOCH, "created_by": f"imagebuilder: {layer.title}"} for layer in plan.layers
+        ],
+    }
+
+
+def _component(layer: Layer) -> str:
+    match layer:
+        case ImportedLayer():
+            return "base"
+        case OsLayer():
+            return layer.distribution
+        case OsPart():
+            return layer.system.distribution
+        case BuiltLayer() | WheelLayer() | BytecodeLayer():
+            return layer.component
+        case FilesLayer():
+            return layer.name
+        case KeysLayer():
+            return "ssh"

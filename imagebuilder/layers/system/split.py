@@ -1,0 +1,267 @@
+"""The tar of a system, split by the owners of its files: a part for each group of packages, and the state.
+
+Who owns a file, dpkg's own database in the tar says: `info/PACKAGE.list` (paths), `info/PACKAGE.md5sums`
+and the `Conffiles` of `status` (contents), and `diversions`; deb-md5sums(5), dpkg(1), dpkg-divert(1). A file
+goes to its package's part only where it is still what the package brought: so a part depends on its packages
+alone. What a script made or changed is the state: `status` itself, users, caches, alternatives, the venv.
+
+The entries' own bytes are copied, in the tar's order, and every one but a folder is in one part. A folder is
+in each part that has something in it, always the same entry, so it does not matter in which order the parts
+are unpacked, and nothing has to be removed: together they are the tar.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from imagebuilder.core.streams import IterReader
+from imagebuilder.errors import BuildError
+from imagebuilder.layers.archive import TAR_END, padding, parents
+from imagebuilder.plan import STATE
+
+_CHUNK = 1 << 20
+_DPKG = "var/lib/dpkg"
+_INFO = re.compile(rf"{_DPKG}/info/([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?\.[a-z0-9]+")
+_SUM = re.compile(r"([0-9a-f]{32})  (.+)")
+_CONFFILE = re.compile(r" /(.+) ([0-9a-f]{32})(?: .*)?")
+# In the place of an MD5: of a link, which has no content; and of a file of which no package says its content.
+_NO_CONTENT, _UNKNOWN = "", "unknown"
+# Python's compiled form of a module lies beside it: PEP 3147.
+_COMPILED = re.compile(r"(.*/|)__pycache__/([^/]+)\.[^./]+(?:\.opt-[12])?\.pyc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """One entry of the tar: its path without `./`, and where its bytes are, headers and content."""
+
+    path: str
+    member: tarfile.TarInfo
+    start: int
+    end: int
+
+
+def split(tar: BinaryIO, homes: Mapping[str, str]) -> dict[str, IterReader]:
+    """Split a system's tar.
+
+    Args:
+        tar: not compressed, and seekable. It is read again when a part is, one part at a time.
+        homes: the part of each package, by the package's name; the files of others go to `STATE`.
+
+    Returns:
+        Each part by its name: those of `homes`, and `STATE`.
+
+    Raises:
+        BuildError: it is not a whole tar.
+
+    """
+    tar.seek(0)
+    try:
+        with tarfile.open(fileobj=tar, mode="r:") as opened:
+            entries = tuple(_entry(member) for member in opened.getmembers())
+            owners = _Owners(entries, opened)
+    except tarfile.TarError as error:
+        raise BuildError(f"the system's tar cannot be read: {error}") from error
+    names = (*dict.fromkeys(homes.values()), STATE)
+    parts: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
+    for entry, where in zip(entries, _places(entries, owners, homes, tar), strict=True):
+        for name in names if entry.path == "" else where:
+            parts[name].append((entry.start, entry.end))
+    return {name: IterReader(_read(tar, ranges)) for name, ranges in parts.items()}
+
+
+def _read(file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """Give ranges of a file, by their first byte and the byte after their last, and the end of a tar."""
+    for start, end in _joined(ranges):
+        file.seek(start)
+        missing = end - start
+        while missing:
+            data = file.read(min(_CHUNK, missing))
+            if not data:
+                raise BuildError("the system's tar broke off")
+            missing -= len(data)
+            yield data
+    yield TAR_END
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Join ranges that follow each other: fewer and larger reads."""
+    begin, last = 0, 0
+    for start, end in ranges:
+        if start != last:
+            if last > begin:
+                yield begin, last
+            begin = start
+        last = end
+    if last > begin:
+        yield begin, last
+
+
+def _entry(member: tarfile.TarInfo) -> _Entry:
+    size = member.size if member.isreg() else 0
+    return _Entry(
+        path=posixpath.normpath(f"/{member.name}").lstrip("/"),
+        member=member,
+        start=member.offset,
+        end=member.offset_data + size + len(padding(size)),
+    )
+
+
+class _Owners:
+    """What dpkg's database in a tar says about owners.
+
+    `packages` has the names of the packages that list a path, which for a folder may be many; `sums` the MD5
+    of a file by path and package.
+    """
+
+    def __init__(self, entries: Sequence[_Entry], tar: tarfile.TarFile) -> None:
+        # Older packages still say /lib/x of what is /usr/lib/x: there the folder at the top is a link.
+        self._top = {
+            entry.path: posixpath.normpath(f"/{entry.member.linkname}").lstrip("/")
+            for entry in entries
+            if entry.member.issym() and "/" not in entry.path
+        }
+        self.packages: dict[str, list[str]] = defaultdict(list)
+        self.sums: dict[tuple[str, str], str] = {}
+        diversions: list[str] = []
+        for entry in entries:
+            package, kind = _package(entry.path), entry.path.rpartition(".")[2]
+            if package and kind == "list":
+                for line in _lines(entry, tar):
+                    self.packages[self._path(line)].append(package)
+            elif package and kind == "md5sums":
+                found = (_SUM.fullmatch(line) for line in _lines(entry, tar))
+                self.sums.update({(self._path(each[2]), package): each[1] for each in found if each})
+            elif entry.path == f"{_DPKG}/status":
+                self._read_conffiles(_lines(entry, tar))
+            elif entry.path == f"{_DPKG}/diversions":
+                diversions = _lines(entry, tar)
+        # Three lines each: from where, to where, and whose wish it is.
+        for start in range(0, len(diversions) - 2, 3):
+            self._divert(*diversions[start : start + 3])
+
+    def know(self, path: str) -> bool:
+        """Tell whether a package says what is in a file."""
+        return any((path, package) in self.sums for package in self.packages.get(path, ()))
+
+    def part(self, path: str, md5: str, homes: Mapping[str, str]) -> str:
+        """Name the part of what is no folder: that of its packages, if it is still what they brought."""
+        if package := _package(path):
+            return homes.get(package, STATE)
+        listed = self.packages.get(path, ())
+        found = {
+            homes.get(package, STATE)
+            for package in listed
+            if self.sums.get((path, package), _NO_CONTENT) == md5
+        }
+        return found.pop() if len(found) == 1 else STATE
+
+    def _path(self, stated: str) -> str:
+        first, slash, rest = posixpath.normpath(f"/{stated}").lstrip("/").partition("/")
+        return f"{self._top.get(first, first)}/{rest}" if slash else first
+
+    def _read_conffiles(self, lines: Sequence[str]) -> None:
+        package = ""
+        for line in lines:
+            if line.startswith("Package: "):
+                package = line.removeprefix("Package: ")
+            elif found := _CONFFILE.fullmatch(line):
+                self.sums[self._path(found[1]), package] = found[2]
+
+    def _divert(self, source: str, target: str, package: str) -> None:
+        """Follow what dpkg did: the files of all packages but one lie in another place."""
+        old, new = self._path(source), self._path(target)
+        moved = [name for name in self.packages.get(old, ()) if name != package]
+        for name in moved:
+            self.packages[old].remove(name)
+            self.packages[new].append(name)
+            if md5 := self.sums.pop((old, name), ""):
+                self.sums[new, name] = md5
+
+
+def _places(
+    entries: Sequence[_Entry], owners: _Owners, homes: Mapping[str, str], tar: BinaryIO
+) -> Iterator[frozenset[str]]:
+    """Say of each entry in which parts it is."""
+    parts = _files(entries, owners, homes, tar)
+    folders: dict[str, set[str]] = defaultdict(set)
+    for path, part in parts.items():
+        for folder in parents(path):
+            folders[folder].add(part)
+    for entry in entries:
+        if not entry.member.isdir():
+            continue
+        # A package's empty folder is its own; one that nobody has anything in or lists, nobody's.
+        mine = {homes.get(package, STATE) for package in owners.packages.get(entry.path, ())}
+        for folder in (*parents(entry.path), entry.path) if mine else ():
+            folders[folder] |= mine
+    for entry in entries:
+        if entry.member.isdir() and not folders[entry.path]:
+            for folder in (*parents(entry.path), entry.path):
+                folders[folder].add(STATE)
+    for entry in entries:
+        yield frozenset(folders[entry.path] if entry.member.isdir() else {parts[entry.path]})
+
+
+def _files(
+    entries: Sequence[_Entry], owners: _Owners, homes: Mapping[str, str], tar: BinaryIO
+) -> dict[str, str]:
+    """Say of everything that is no folder in which part it is, by path."""
+    parts: dict[str, str] = {}
+    sums: dict[str, str] = {}
+    linked: dict[str, list[str]] = defaultdict(list)
+    for entry in entries:
+        if entry.member.isreg():
+            sums[entry.path] = _md5(entry, tar) if owners.know(entry.path) else _UNKNOWN
+            parts[entry.path] = owners.part(entry.path, sums[entry.path], homes)
+        elif entry.member.issym():
+            sums[entry.path] = _NO_CONTENT
+            parts[entry.path] = owners.part(entry.path, _NO_CONTENT, homes)
+        elif entry.member.islnk():
+            linked[posixpath.normpath(f"/{entry.member.linkname}").lstrip("/")].append(entry.path)
+        elif not entry.member.isdir():
+            parts[entry.path] = STATE
+    for target, names in linked.items():
+        # The names of one file stay together: a hard link needs its target in the same layer.
+        if target not in parts:
+            raise BuildError(f"the system's tar has no {target}, to which {names[0]} is a hard link")
+        md5 = sums.get(target, _UNKNOWN)
+        found = {parts[target], *(owners.part(name, md5, homes) for name in names)}
+        parts.update(dict.fromkeys((target, *names), found.pop() if len(found) == 1 else STATE))
+    for path in sums.keys() - linked.keys():
+        # What Python makes of a module that is as it was: nothing else determines it.
+        compiled = _COMPILED.fullmatch(path)
+        if compiled and path not in owners.packages:
+            parts[path] = parts.get(f"{compiled[1]}{compiled[2]}.py", STATE)
+    return parts
+
+
+def _package(path: str) -> str:
+    """Name the package that a file of dpkg's database is about; empty for every other file."""
+    found = _INFO.fullmatch(path)
+    return found[1] if found else ""
+
+
+def _lines(entry: _Entry, tar: tarfile.TarFile) -> list[str]:
+    content = tar.extractfile(entry.member)
+    return content.read().decode(errors="surrogateescape").splitlines() if content else []
+
+
+def _md5(entry: _Entry, tar: BinaryIO) -> str:
+    """Compute dpkg's sum of a file: it is no guard against anybody."""
+    digest = hashlib.md5(usedforsecurity=False)
+    tar.seek(entry.member.offset_data)
+    missing = entry.member.size
+    while missing:
+        data = tar.read(min(_CHUNK, missing))
+        if not data:
+            raise BuildError("the system's tar broke off")
+        digest.update(data)
+        missing -= len(data)
+    return digest.hexdigest()

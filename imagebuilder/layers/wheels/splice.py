@@ -1,0 +1,226 @@
+"""One layer being spliced: bytes on their way into the blob, and what the unpacked bytes prove.
+
+The caller's thread copies compressed bytes into the blob. Beside it one thread unpacks them, and another
+hashes what comes out: into the diffID, and into the hash of each file, which must be what the wheel's RECORD
+says. No layer is made without that pass: a stream that went on after its end would give an unpacker other
+files than the wheel has. Work travels between the threads in batches of about a megabyte: wheels have
+thousands of tiny files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+from imagebuilder.core.progress import Advance
+from imagebuilder.layers import archive
+from imagebuilder.layers.wheels.file import CHUNK, Member, Unpacking, packed_chunks
+from imagebuilder.layers.wheels.placement import encoded
+from imagebuilder.store import BlobWriter
+
+# How many batches may wait between two threads: with 5 MiB at most in each, this bounds the memory.
+_DEPTH = 8
+
+Digest = tuple[str, str]
+
+
+class Splice:
+    """Writes the blob of one layer; use it in a `with`, which ends its threads."""
+
+    def __init__(self, writer: BlobWriter, advance: Advance) -> None:
+        """Begin.
+
+        Args:
+            writer: where the blob goes.
+            advance: told the bytes of wheels that were copied, from the caller's thread.
+
+        """
+        self._writer = writer
+        self._advance = advance
+        self._plain = bytearray()
+        self._out = bytearray()
+        self._copied = 0
+        self._proof = _Proof()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._proof.close()
+
+    def raw(self, data: bytes) -> None:
+        """Add bytes of the tar itself: headers, padding, files that were made here."""
+        self._plain += data
+        if len(self._plain) >= CHUNK:
+            self._end_plain()
+
+    def member(self, member: Member, digest: Digest, descriptor: int) -> None:
+        """Add a file of a wheel, compressed as it is there.
+
+        Args:
+            member: the file.
+            digest: the hash that its content must have.
+            descriptor: the wheel, open for reading.
+
+        """
+        self._end_plain()
+        remaining = member.packed
+        self._emit(archive.GZIP_HEADER)
+        for chunk in packed_chunks(descriptor, member):
+            remaining -= len(chunk)
+            self._copied += len(chunk)
+            self._emit(archive.stored_blocks(chunk, last=not remaining) if member.stored else chunk)
+            self._proof.add(_Run(data=chunk, member=member, digest=digest, last=not remaining))
+        if not member.packed:
+            self._emit(archive.stored_blocks(b"", last=True))
+            self._proof.add(_Run(data=b"", member=member, digest=digest, last=True))
+        self._emit(archive.gzip_trailer(member.crc, member.size))
+
+    def finish(self) -> tuple[str, int]:
+        """Write and check all that is still on its way.
+
+        Returns:
+            The diffID, and the size of the tar in bytes.
+
+        """
+        self._end_plain()
+        self._flush()
+        return self._proof.finish()
+
+    def _end_plain(self) -> None:
+        """Make one uncompressed gzip member of what `raw` gathered."""
+        if self._plain:
+            data, self._plain = bytes(self._plain), bytearray()
+            self._emit(archive.stored_member(data))
+            self._proof.add(_Run(data=data))
+
+    def _emit(self, data: bytes) -> None:
+        self._out += data
+        if len(self._out) >= CHUNK:
+            self._flush()
+
+    def _flush(self) -> None:
+        data, self._out = self._out, bytearray()
+        copied, self._copied = self._copied, 0
+        self._writer.write(data)
+        self._advance(copied)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """Some bytes in the order of the tar: of the tar itself, or of a member, which `last` ends."""
+
+    data: bytes
+    member: Member | None = None
+    digest: Digest = ("", "")
+    last: bool = True
+
+
+class _Batch:
+    """Runs gathered until they are worth handing to another thread."""
+
+    def __init__(self, deliver: Callable[[list[_Run]], None]) -> None:
+        self._deliver = deliver
+        self._runs: list[_Run] = []
+        self._size = 0
+
+    def add(self, run: _Run) -> None:
+        self._runs.append(run)
+        self._size += len(run.data)
+        if self._size >= CHUNK:
+            self.flush()
+
+    def flush(self) -> None:
+        runs, self._runs, self._size = self._runs, [], 0
+        self._deliver(runs)
+
+
+class _Lane:
+    """One thread that does its jobs in order; whoever adds jobs waits while too many are open."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._open: deque[Future[None]] = deque()
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Add a job; raises what an earlier one raised."""
+        self._open.append(self._pool.submit(job))
+        while len(self._open) > _DEPTH:
+            self._open.popleft().result()
+
+    def drain(self) -> None:
+        """Wait for all jobs; raises what the first to fail raised."""
+        while self._open:
+            self._open.popleft().result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Proof:
+    """The diffID, and the proof that every member is what its wheel says; in two threads of its own.
+
+    `_unpack` and its fields belong to the one thread, `_hash` and its fields to the other.
+    """
+
+    def __init__(self) -> None:
+        self._unpacking, self._hashing = _Lane(), _Lane()
+        # Closed in the opposite order: an unpacking job may wait for a hashing job, never the other way.
+        self._lanes = ExitStack()
+        self._lanes.callback(self._hashing.close)
+        self._lanes.callback(self._unpacking.close)
+        self._packed = _Batch(lambda runs: self._unpacking.put(partial(self._unpack, runs)))
+        self._unpacked = _Batch(lambda runs: self._hashing.put(partial(self._hash, runs)))
+        self._current: Unpacking | None = None
+        self._tar = hashlib.sha256()
+        self._tar_size = 0
+        self._file: Any = None
+
+    def add(self, run: _Run) -> None:
+        self._packed.add(run)
+
+    def finish(self) -> tuple[str, int]:
+        self._packed.flush()
+        self._unpacking.drain()
+        self._unpacked.flush()
+        self._hashing.drain()
+        return f"sha256:{self._tar.hexdigest()}", self._tar_size
+
+    def close(self) -> None:
+        self._lanes.close()
+
+    def _unpack(self, runs: list[_Run]) -> None:
+        for run in runs:
+            if run.member is None:
+                self._unpacked.add(run)
+                continue
+            if self._current is None:
+                self._current = Unpacking(run.member)
+            for piece in self._current.feed(run.data):
+                self._unpacked.add(_Run(data=piece, member=run.member, digest=run.digest, last=False))
+            if run.last:
+                self._current.finish()
+                self._current = None
+                self._unpacked.add(_Run(data=b"", member=run.member, digest=run.digest))
+
+    def _hash(self, runs: list[_Run]) -> None:
+        # One call for many small pieces: a tar of tiny files is mostly headers of 512 bytes.
+        joined = runs[0].data if len(runs) == 1 else b"".join(run.data for run in runs)
+        self._tar.update(joined)
+        self._tar_size += len(joined)
+        for run in runs:
+            if run.member is None:
+                continue
+            if self._file is None:
+                self._file = hashlib.new(run.digest[0])
+            self._file.update(run.data)
+            if run.last:
+                if encoded(self._file.digest()) != run.digest[1]:
+                    raise run.member.refuse(f"has another {run.digest[0]} than the wheel's RECORD says")
+                self._file = None

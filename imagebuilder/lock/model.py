@@ -1,0 +1,367 @@
+"""The lock: which bytes a recipe means on one platform. `lock.file` writes and reads it.
+
+A lock names files by name, size and sha256, never by URL, host or date, so it holds behind any mirror.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    FailFast,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
+
+from imagebuilder.core.model import Strict
+from imagebuilder.errors import LockError
+
+# The first line of what a lock's checksum hashes. It does not change with the file's format: the checksum is
+# in tags and labels, and the same bytes keep theirs.
+_HASHED = ' "format": 1'
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Size = Annotated[int, Field(ge=0)]
+# A file's name, never a path: what the lock says is joined to folders of the store.
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+~%!-]*$", max_length=255)]
+# These texts end up in commands, file names and terminals, so none of them can be a path, an option or an
+# escape. Names of components follow those of Debian packages: Policy 5.6.1 and 5.6.12.
+WheelName = Annotated[str, Field(pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$", max_length=200)]
+DebName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*$", max_length=200)]
+Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+:~!_-]*$", max_length=200)]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=255)]
+# Texts that a base image brings: each is one line, since they are written into Dockerfiles too.
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=255)]
+Printed = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=32_768)]
+PoolPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](?:/?[A-Za-z0-9_+~%:-][A-Za-z0-9._+~%:-]*)*$")]
+
+
+class Wheel(Strict):
+    """One wheel: normalised distribution name, version, file name, size in bytes, sha256 and component.
+
+    The component is the pin that brought the wheel in (`torch`, `cudnn`, ...), `python` for the rest.
+    """
+
+    name: WheelName
+    version: Version
+    file: FileName
+    size: Size
+    sha256: Sha256
+    component: DebName
+
+
+class Deb(Strict):
+    """One Debian package: `path` is where an archive keeps it, below the archive's root.
+
+    `archive` names one besides the distribution's own, as a base from a registry may bring it.
+    """
+
+    name: DebName
+    version: Version
+    architecture: Word
+    path: PoolPath
+    size: Size
+    sha256: Sha256
+    archive: str = ""
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `archive` out where the package is from the distribution's own."""
+        return {key: value for key, value in write(self).items() if key != "archive" or value}
+
+
+class BaseLayer(Strict):
+    """One layer of the base: digest and size of its blob, digest of the tar inside, OCI's media type."""
+
+    digest: Digest
+    diff_id: Digest
+    size: Size
+    media_type: Word
+
+    @property
+    def sha256(self) -> str:
+        """The digest in hex, as the store names downloads."""
+        return self.digest.removeprefix("sha256:")
+
+
+class Installed(Strict):
+    """A Debian package that the base already has. The lock does not know its file."""
+
+    name: Word
+    version: Version
+    architecture: Word
+
+
+class BaseImage(Strict):
+    """The image of a registry that all other layers are put on.
+
+    Attributes:
+        name: as the recipe has it, without a digest.
+        digest: of this platform's manifest.
+        index: digest of the image index that listed it; empty for an image without an index.
+        user: that its config names, empty for root.
+        env, labels: of its config.
+        accounts: its users with a user id of people's (1000 on), and the id.
+        archives: names of the package archives that it is set up for, besides the distribution's.
+        layers: the lowest first.
+        packages: sorted by name.
+
+    """
+
+    name: Word
+    digest: Digest
+    index: Digest | Literal[""] = ""
+    user: Printed = ""
+    env: dict[Variable, Printed]
+    labels: dict[Word, Printed]
+    accounts: dict[Printed, int]
+    archives: tuple[Printed, ...]
+    layers: Annotated[tuple[BaseLayer, ...], FailFast(), Field(min_length=1)]
+    packages: Annotated[tuple[Installed, ...], FailFast()]
+
+
+class Source(Strict):
+    """A source archive: a Debian source package's `.orig.tar.*`, a Python package's sdist, or upstream's own.
+
+    Attributes:
+        name, version: of the source package (with Debian's revision), the distribution, or the component.
+        suite: the Debian suite whose sources have it; empty for others.
+        path: where Debian's archive keeps it; empty for others.
+        file: name of the file.
+        upstream: whether it is upstream's own, whose address the catalog or the site knows.
+
+    """
+
+    name: DebName
+    version: Version | Literal[""]
+    suite: Word | Literal[""] = ""
+    path: PoolPath | Literal[""] = ""
+    file: FileName
+    size: Size
+    sha256: Sha256
+    upstream: bool = False
+
+    @property
+    def origin(self) -> Literal["debian", "index", "upstream"]:
+        """Where it comes from."""
+        if self.upstream:
+            return "upstream"
+        return "debian" if self.path else "index"
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `upstream` out where it is false, as for most sources."""
+        return {key: value for key, value in write(self).items() if key != "upstream" or value}
+
+
+class Build(Strict):
+    """How a component is compiled: its sources, and the root file system for the compiler.
+
+    Attributes:
+        component: the pin.
+        version: its full version.
+        packages: the Debian packages that were asked for.
+        system: those of the lock's `debs` that are in the root it is built in.
+        debs: what is in that root, and not in the image.
+        wheels: Python packages that are there only while it is built.
+        sources: what is compiled.
+
+    """
+
+    component: DebName
+    version: Version
+    packages: tuple[str, ...]
+    system: tuple[DebName, ...]
+    debs: Annotated[tuple[Deb, ...], FailFast()]
+    wheels: Annotated[tuple[Wheel, ...], FailFast()]
+    sources: Annotated[tuple[Source, ...], FailFast()]
+
+
+class KnownLayer(Strict):
+    """Digest, diffID and sizes of a layer that an earlier build made.
+
+    Builds fill this in for layers of wheels. It names its layer by key, so other layers fit too.
+
+    Attributes:
+        key: the key of the plan's layer: a hash of all that determines its bytes.
+        digest: of the compressed blob.
+        diff_id: digest of the tar inside.
+        size, unpacked: bytes of the blob and of the tar.
+
+    """
+
+    key: Sha256
+    digest: Digest
+    diff_id: Digest
+    size: Size
+    unpacked: Size
+
+
+class Override(Strict):
+    """A forced pin: what the package's dependents ask for, and what the lock has instead."""
+
+    pin: str
+    wanted: str
+    locked: str
+    contradicts: tuple[str, ...]
+
+
+class Lock(Strict):
+    """All that a build for one platform needs to know about bytes.
+
+    Attributes:
+        inputs: checksum of the recipe, and of what the catalog made of it.
+        recipe: its name.
+        base: distribution and suite.
+        image: the base, where it comes from a registry; then `debs` are only those on top of its own.
+        architecture: Debian's name of it.
+        python: major.minor.
+        pins: component and full version, of every component in the image.
+        packages: the Debian packages that were asked for; `debs` are these and what they need.
+        overrides: pins forced against metadata.
+        wheels, debs: sorted by name.
+        builds: components that are compiled, each after those that it is compiled against.
+        layers: digests of layers made before; they follow from the rest, so the checksum leaves them out.
+
+    """
+
+    inputs: Sha256
+    recipe: Word
+    base: Word
+    image: BaseImage | None = None
+    architecture: Word
+    python: Version
+    pins: dict[DebName, Version]
+    packages: tuple[str, ...]
+    overrides: tuple[Override, ...] = ()
+    wheels: Annotated[tuple[Wheel, ...], FailFast()]
+    debs: Annotated[tuple[Deb, ...], FailFast()]
+    builds: Annotated[tuple[Build, ...], FailFast()] = ()
+    layers: Annotated[tuple[KnownLayer, ...], FailFast()] = ()
+
+    @property
+    def files(self) -> tuple[Deb | Wheel | Source, ...]:
+        """Everything that a build of the image needs, each file once."""
+        found: list[Deb | Wheel | Source] = [*self.debs, *self.wheels]
+        for build in self.builds:
+            found += (*build.debs, *build.wheels, *build.sources)
+        return tuple({item.sha256: item for item in found}.values())
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What the image's compiled components were compiled from."""
+        return tuple(source for build in self.builds for source in build.sources)
+
+    @property
+    def installed(self) -> tuple[Deb | Installed, ...]:
+        """All Debian packages of the image: those added, and those of the base that they do not replace."""
+        added = {(deb.name, deb.architecture) for deb in self.debs}
+        names = {deb.name for deb in self.debs}
+        below = self.image.packages if self.image else ()
+        # A package may change from `all` to an architecture, but two of one name are two architectures'.
+        kept = (
+            package
+            for package in below
+            if (package.name, package.architecture) not in added
+            and not (package.name in names and package.architecture in {"all", self.architecture})
+        )
+        return (*self.debs, *kept)
+
+    @cached_property
+    def checksum(self) -> str:
+        """Hash of the lock's content: hex sha256; its first 12 digits make the tag.
+
+        `layers` is left out, because it follows from the rest.
+        """
+        text = braced([_HASHED, *rows(self.knowing(()))])
+        return hashlib.sha256(f"{text}\n".encode()).hexdigest()
+
+    def __copy__(self) -> Lock:
+        """Copy without the cached checksum: a copy is made to be changed."""
+        copied = super().__copy__()
+        copied.__dict__.pop("checksum", None)
+        return copied
+
+    def knowing(self, layers: tuple[KnownLayer, ...]) -> Lock:
+        """Return the same lock with these `layers` instead of its own."""
+        if layers == self.layers:
+            return self
+        return self.model_copy(update={"layers": layers})
+
+
+def path_for(recipe: Path) -> Path:
+    """Return the path of a recipe's lock: `x.lock` beside `x.yaml`."""
+    return recipe.parent / f"{recipe.stem}.lock"
+
+
+def rows(lock: Lock, *, leave_out: Collection[str] = ()) -> list[str]:
+    """Write each field of a lock as `"key": value`, in the order of the model, a package a line.
+
+    `builds`, `image` and `layers` are written only where the lock has them.
+    """
+    written = []
+    for key, value in lock.model_dump(mode="json", exclude=set(leave_out)).items():
+        if key in ("builds", "image", "layers") and not value:
+            continue
+        if key == "builds":
+            builds = ",\n".join(f"  {_dump_build(row)}" for row in value)
+            written.append(f' "{key}": [\n{builds}\n ]')
+        else:
+            written.append(f' "{key}": {_dump(value, " ")}')
+    return written
+
+
+def braced(written: Iterable[str]) -> str:
+    """Join rows to a JSON object."""
+    return "{\n" + ",\n".join(written) + "\n}"
+
+
+def _dump(value: Any, indent: str) -> str:
+    """Write a list or mapping with one row a line; mappings sorted by key."""
+    inner = f"{indent} "
+    if isinstance(value, list) and value:
+        rows = [json.dumps(row) for row in value]
+        return "[\n" + ",\n".join(f"{inner}{row}" for row in rows) + f"\n{indent}]"
+    if isinstance(value, dict) and value:
+        rows = [f"{json.dumps(key)}: {_dump(item, inner)}" for key, item in sorted(value.items())]
+        return "{\n" + ",\n".join(f"{inner}{row}" for row in rows) + f"\n{indent}}}"
+    return json.dumps(value)
+
+
+def _dump_build(build: dict[str, Any]) -> str:
+    """Write one build with a key a line, and its packages one a line."""
+    parts = []
+    for key, value in build.items():
+        if value and key in ("debs", "wheels", "sources"):
+            rows = ",\n".join(f"    {json.dumps(row)}" for row in value)
+            parts.append(f'   "{key}": [\n{rows}\n   ]')
+        else:
+            parts.append(f'   "{key}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(parts) + "\n  }"
+
+
+def require_in_step(lock: Lock, inputs: str, recipe: Path) -> None:
+    """Refuse a lock that was made from another recipe, or an older state of it.
+
+    Raises:
+        LockError: with the command that mends it.
+
+    """
+    if lock.inputs != inputs:
+        raise LockError(
+            "the lock is out of step with its recipe",
+            where=str(path_for(recipe)),
+            hint=f"run: imagebuilder lock {recipe}",
+        )
+
+
+def again(where: str) -> str:
+    """Name the command that writes a lock again: a sentence for a hint."""
+    return f"run: imagebuilder lock {where.partition(': ')[0].removesuffix('.lock')}.yaml"

@@ -1,0 +1,217 @@
+"""What must hold in every lock, whatever its recipe. People do not read seventy kilobytes, so this does.
+
+A lock comes with pull requests and with other people's images. A package's name, version and file name say
+the same thing three times; here they have to agree. What a lock says must also be said once, and in the one
+order in which the resolver writes it. `resolve.agreement` compares a lock with its recipe.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import unquote
+
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+
+from imagebuilder.core import platforms, wheeltags
+from imagebuilder.errors import LockError, Problem
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.model import BaseImage, Build, Deb, Lock, Source, Wheel
+
+_PYTHON = re.compile(r"3\.[0-9]{1,2}")
+_BASE = re.compile(r"[a-z]+:[a-z]+")
+_ORIG = re.compile(r"\.orig\.tar\.[a-z0-9]+")
+# Texts of an override are printed for people: each is one line.
+_LINE = re.compile(r"[^\x00-\x1f\x7f]{1,1000}")
+# The newest C library known, for tags of wheels in a lock that does not name its own.
+_NEWEST_GLIBC = "2.99"
+
+Found = Iterator[tuple[str, str]]
+"""Key path and message of each problem."""
+
+
+def require(lock: Lock, where: str) -> None:
+    """Refuse a lock that contradicts itself.
+
+    Args:
+        lock: any lock.
+        where: its file, for messages.
+
+    Raises:
+        LockError: every contradiction, each with its key.
+
+    """
+    hint = locks.again(where)
+    found = [Problem(message=text, where=f"{where}: {key}", hint=hint) for key, text in _problems(lock)]
+    if found:
+        raise LockError.of(found)
+
+
+def _problems(lock: Lock) -> Found:
+    yield from _head(lock)
+    yield from _sorted("wheels", [wheel.name for wheel in lock.wheels])
+    yield from _sorted("debs", [deb.name for deb in lock.debs])
+    yield from _sorted("packages", lock.packages)
+    yield from _once("overrides", [item.pin for item in lock.overrides])
+    yield from _once("builds", [build.component for build in lock.builds])
+    yield from _once("layers", [layer.key for layer in lock.layers])
+    yield from _wheels("wheels", lock.wheels, lock)
+    yield from _debs("debs", lock.debs, lock)
+    for number, build in enumerate(lock.builds):
+        yield from _build(f"builds[{number}]", build, lock)
+    if lock.image:
+        yield from _image(lock.image)
+    yield from _hashes(lock)
+
+
+def _head(lock: Lock) -> Found:
+    """Check the fields that depend on no other."""
+    if platforms.of(lock.architecture) not in platforms.KNOWN:
+        yield "architecture", f"`{lock.architecture}` is not one that images are made for"
+    if not _PYTHON.fullmatch(lock.python):
+        yield "python", f"`{lock.python}` is not a version of Python as in 3.13"
+    if not _BASE.fullmatch(lock.base):
+        yield "base", f"`{lock.base}` is not a distribution and its suite"
+    for number, item in enumerate(lock.overrides):
+        texts = (item.pin, item.wanted, item.locked, *item.contradicts)
+        if not all(_LINE.fullmatch(text) for text in texts):
+            yield f"overrides[{number}]", "holds text that is not one line"
+
+
+def _once(key: str, names: Sequence[str]) -> Found:
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield key, f"has `{name}` {count} times"
+
+
+def _sorted(key: str, names: Sequence[str]) -> Found:
+    """Check that a list is in the resolver's order: another order would give another image."""
+    yield from _once(key, names)
+    if list(names) != sorted(names):
+        yield key, "is not in order of names"
+
+
+def _wheels(key: str, wheels: Iterable[Wheel], lock: Lock) -> Found:
+    tags = _tags(lock)
+    for number, wheel in enumerate(wheels):
+        try:
+            name, version, _, offered = parse_wheel_filename(wheel.file)
+        except InvalidWheelFilename:
+            yield f"{key}[{number}].file", f"`{wheel.file}` is not the file name of a wheel"
+            continue
+        if (name, str(version)) != (wheel.name, wheel.version):
+            yield (
+                f"{key}[{number}].file",
+                f"`{wheel.file}` is {name} {version}, and is listed as {wheel.name} {wheel.version}",
+            )
+        if tags is not None and not any(str(tag) in tags for tag in offered):
+            yield (
+                f"{key}[{number}].file",
+                f"`{wheel.file}` is not for Python {lock.python} on this base ({lock.architecture})",
+            )
+
+
+def _tags(lock: Lock) -> dict[str, int] | None:
+    """Rank the wheel tags that fit a lock; None if its Python or platform is wrong, which is reported."""
+    machine = platforms.MACHINES.get(platforms.of(lock.architecture))
+    if machine is None or not _PYTHON.fullmatch(lock.python):
+        return None
+    libc = next((package.version for package in lock.installed if package.name == "libc6"), "")
+    found = re.match(r"2\.[0-9]{1,2}(?![0-9])", libc)
+    return wheeltags.order(lock.python, found[0] if found else _NEWEST_GLIBC, machine)
+
+
+def _debs(key: str, debs: Iterable[Deb], lock: Lock) -> Found:
+    known = platforms.of(lock.architecture) in platforms.KNOWN
+    for number, deb in enumerate(debs):
+        place = f"{key}[{number}]"
+        if known and deb.architecture not in {lock.architecture, "all"}:
+            yield f"{place}.architecture", f"{deb.name} is for {deb.architecture}, not {lock.architecture}"
+        # An archive leaves the epoch out of file names, or writes its colon as %3a.
+        file = unquote(deb.path.rpartition("/")[2])
+        versions = {deb.version, deb.version.partition(":")[2] or deb.version}
+        if file not in {f"{deb.name}_{version}_{deb.architecture}.deb" for version in versions}:
+            yield (
+                f"{place}.path",
+                f"`{deb.path}` is not the file of {deb.name} {deb.version} ({deb.architecture})",
+            )
+        if deb.archive and not lock.image:
+            yield (
+                f"{place}.archive",
+                f"{deb.name} is from {deb.archive}, and a suite has one archive",
+            )
+
+
+def _build(key: str, build: Build, lock: Lock) -> Found:
+    yield from _sorted(f"{key}.packages", build.packages)
+    yield from _sorted(f"{key}.system", build.system)
+    yield from _sorted(f"{key}.debs", [deb.name for deb in build.debs])
+    yield from _sorted(f"{key}.wheels", [wheel.name for wheel in build.wheels])
+    yield from _once(f"{key}.sources", [source.file for source in build.sources])
+    yield from _wheels(f"{key}.wheels", build.wheels, lock)
+    yield from _debs(f"{key}.debs", build.debs, lock)
+    image = {deb.name for deb in lock.debs}
+    for name in build.system:
+        if name not in image:
+            yield f"{key}.system", f"names `{name}`, which is not among the debs of the lock"
+    for number, deb in enumerate(build.debs):
+        if deb.name in image:
+            yield f"{key}.debs[{number}]", f"`{deb.name}` is among the debs of the lock too"
+    for number, source in enumerate(build.sources):
+        if message := _source(source):
+            yield f"{key}.sources[{number}]", message
+
+
+def _source(source: Source) -> str:
+    """Return how a source contradicts itself; "" if it does not."""
+    if bool(source.path) != bool(source.suite) or (source.upstream and source.path):
+        return f"{source.file} is from more than one place, or from half of one"
+    if source.origin == "debian":
+        upstream = source.version.partition(":")[2] or source.version
+        upstream = upstream.rpartition("-")[0] or upstream
+        file = unquote(source.path.rpartition("/")[2])
+        start = f"{source.name}_{upstream}"
+        named = file.startswith(start) and _ORIG.fullmatch(file.removeprefix(start)) is not None
+        return "" if named and source.file == file else f"{file} is not of {source.name} {source.version}"
+    if source.origin == "index":
+        try:
+            name, version = parse_sdist_filename(source.file)
+        except InvalidSdistFilename:
+            return f"`{source.file}` is not the file name of a source distribution"
+        if (name, str(version)) != (source.name, source.version):
+            return f"`{source.file}` is {name} {version}, not {source.name} {source.version}"
+    return ""
+
+
+def _image(image: BaseImage) -> Found:
+    names = [(package.name, package.architecture) for package in image.packages]
+    if names != sorted(set(names)):
+        yield "image.packages", "is not in order of names, or names one twice"
+    if list(image.archives) != sorted(set(image.archives)):
+        yield "image.archives", "is not in order of names, or names one twice"
+
+
+def _hashes(lock: Lock) -> Found:
+    """Check that each hash belongs to one file: two names for the same bytes would be one package."""
+    files: dict[str, str] = {}
+    for key, items in _lists(lock):
+        for number, item in enumerate(items):
+            name = item.path if isinstance(item, Deb) else item.file
+            other = files.setdefault(item.sha256, name)
+            if other != name:
+                yield f"{key}[{number}].sha256", f"{name} has the hash of {other}"
+
+
+def _lists(lock: Lock) -> Iterator[tuple[str, Sequence[Deb | Wheel | Source]]]:
+    yield "wheels", lock.wheels
+    yield "debs", lock.debs
+    for number, build in enumerate(lock.builds):
+        yield f"builds[{number}].debs", build.debs
+        yield f"builds[{number}].wheels", build.wheels
+        yield f"builds[{number}].sources", build.sources

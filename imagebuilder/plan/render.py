@@ -1,0 +1,153 @@
+"""The same plan as a Dockerfile that any BuildKit builds, without imagebuilder. Pure, like the plan."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+
+import jinja2
+
+from imagebuilder.core import labels as label_names
+from imagebuilder.core import platforms
+from imagebuilder.lock.model import Source, Wheel
+from imagebuilder.plan import (
+    BuiltLayer,
+    BytecodeLayer,
+    Entry,
+    FilesLayer,
+    KeysLayer,
+    Plan,
+    UpperOsLayer,
+    WheelLayer,
+)
+
+# Where a component is compiled; nothing of it is kept.
+_PLACE = "/imagebuilder"
+# The end mark of files written out in the Dockerfile: nothing that a file of ours would hold on a line.
+_HEREDOC = "IMAGEBUILDER_END_OF_FILE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stage:
+    """A build stage that installs one layer's wheels."""
+
+    stage: str
+    title: str
+    wheels: tuple[Wheel, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compiled:
+    """A build stage that compiles one component."""
+
+    stage: str
+    layer: BuiltLayer
+    below: tuple[str, ...]
+    script: str
+
+
+def render(plan: Plan, template: str) -> str:
+    """Write a plan as a Dockerfile.
+
+    Args:
+        plan: the image.
+        template: the text of `dockerfiles/Dockerfile.j2`.
+
+    Returns:
+        The Dockerfile: stages for the packages, each compiled component, each layer of wheels, and the image
+        itself. It needs Dockerfile syntax 1.4 (BuildKit 0.10, Docker Engine 23), and names no place to fetch
+        from.
+
+    """
+    system = plan.system
+    wheels = [layer for layer in plan.layers if isinstance(layer, WheelLayer)]
+    entries = [entry for layer in plan.layers if isinstance(layer, FilesLayer) for entry in layer.entries]
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701  (a Dockerfile is not HTML; every text in it is checked or quoted)
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quoted"] = _quoted
+    environment.filters["json"] = json.dumps
+    return environment.from_string(template).render(
+        name=plan.name,
+        # What the most have goes without saying.
+        platform="" if plan.platform == platforms.DEFAULT else plan.platform,
+        tag=plan.tag,
+        base=base_of(plan),
+        imported=isinstance(system, UpperOsLayer),
+        lock_checksum=plan.lock_checksum,
+        os=system,
+        compiled=[_compiled(layer) for layer in plan.layers if isinstance(layer, BuiltLayer)],
+        upstream=upstream_sources(plan),
+        wheels=[_stage(number, layer) for number, layer in enumerate(wheels, start=1)],
+        bytecode=any(isinstance(layer, BytecodeLayer) for layer in plan.layers),
+        files=entries,
+        commands=[*_commands(entries), *_baked_keys(plan)],
+        config=plan.config,
+        place=_PLACE,
+        heredoc=_HEREDOC,
+    )
+
+
+def upstream_sources(plan: Plan) -> tuple[Source, ...]:
+    """List the archives that the Dockerfile does not fetch, and has to be given."""
+    layers = (layer for layer in plan.layers if isinstance(layer, BuiltLayer))
+    return tuple(source for layer in layers for source in layer.sources if source.upstream)
+
+
+def base_of(plan: Plan) -> str:
+    """Name what the Dockerfile starts from: a suite, or the very image that the lock has, by its digest."""
+    system = plan.system
+    if not isinstance(system, UpperOsLayer):
+        return f"{system.distribution}:{system.suite}"
+    labels = dict(plan.config.labels)
+    return f"{labels[label_names.BASE_NAME]}@{labels[label_names.BASE_DIGEST]}"
+
+
+def _stage(number: int, layer: WheelLayer) -> _Stage:
+    name = layer.wheels[0].name if len(layer.wheels) == 1 else layer.component
+    return _Stage(stage=f"wheels-{number:02}-{name}", title=layer.title, wheels=layer.wheels)
+
+
+def _compiled(layer: BuiltLayer) -> _Compiled:
+    return _Compiled(
+        stage=f"compiled-{layer.component}",
+        layer=layer,
+        below=tuple(f"compiled-{other.component}" for other in layer.below),
+        script=layer.script(_PLACE),
+    )
+
+
+def _commands(entries: list[Entry]) -> list[str]:
+    """Write folders and links as shell commands: COPY makes neither."""
+    commands = []
+    for entry in entries:
+        path = shlex.quote(entry.path)
+        if entry.kind == "dir":
+            commands.append(f"install -d -m {entry.mode:04o} {path}")
+        elif entry.kind == "link":
+            commands.append(f"ln -sfn {shlex.quote(entry.text)} {path}")
+    return commands
+
+
+def _baked_keys(plan: Plan) -> list[str]:
+    """Make the key of an image that has one baked in: here another one with every build."""
+    commands = []
+    for layer in plan.layers:
+        if isinstance(layer, KeysLayer):
+            key = shlex.quote(f"{layer.folder}/id_ed25519")
+            commands.append(f"install -d -m 0750 {shlex.quote(layer.folder)}")
+            commands.append(f"ssh-keygen -q -t ed25519 -N '' -C {shlex.quote(layer.image)} -f {key}")
+            commands.append(f"chmod 0640 {key}")
+    return commands
+
+
+def _quoted(text: str) -> str:
+    """Quote a value for ENV and LABEL: there `$` expands and a backslash escapes, also between quotes."""
+    for char in ("\\", '"', "$"):
+        text = text.replace(char, f"\\{char}")
+    return f'"{text}"'

@@ -1,0 +1,123 @@
+"""How old an image is, as far as anybody says: an image itself has no date, and which clock told is told too.
+
+A registry may say when a manifest or a blob came there (`Last-Modified`, RFC 9110 section 8.8.2); documents
+carry a time where `SOURCE_DATE_EPOCH` gave them one; images of others have one in their config; and the files
+of this host's store have the times of a file system.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+from imagebuilder.errors import RegistryError
+from imagebuilder.publish.attest.bundle import CYCLONEDX
+from imagebuilder.publish.attest.published import Published
+from imagebuilder.registry import reader
+from imagebuilder.registry.client import Client
+from imagebuilder.store import ImageRecord, Store
+
+_UNITS = (("year", 31_557_600), ("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
+_LONGEST = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Age:
+    """A time, the seconds since then (negative where that clock is ahead of this one), and who says so."""
+
+    time: str
+    seconds: int
+    source: str
+
+    def __str__(self) -> str:
+        """Say it in a line: `3 days (2026-01-02T03:04:05Z, when it was built here)`."""
+        return f"{_words(self.seconds)} ({self.time}, {self.source})"
+
+
+def of_store(image: ImageRecord, store: Store) -> Age | None:
+    """Take the time of an image's record: that of its last build."""
+    return _made(_modified(store.image_path(image.name)), "when it was built here")
+
+
+def of_registry(client: Client, image: Published, store: Store) -> Age | None:
+    """Take the first time that there is: the registry's, a document's, the config's, this host's.
+
+    Raises:
+        RegistryError: the registry cannot be reached.
+
+    """
+    found = (_made(seconds, source) for seconds, source in _told(client, image, store))
+    return next((age for age in found if age), None)
+
+
+def _told(client: Client, image: Published, store: Store) -> Iterator[tuple[float, str]]:
+    for place, what in (
+        (f"manifests/{image.digest}", "manifest"),
+        (f"blobs/{image.manifest.config.digest}", "config"),
+    ):
+        reply = client.request("HEAD", place, wanted=(200, 404))
+        said = _http_date(reply.headers.get("Last-Modified", ""))
+        yield said, f"when its {what} came to the registry"
+    for attachment in image.attachments:
+        if attachment.kind == CYCLONEDX:
+            yield _document_time(attachment.data), "the time that its documents claim"
+    yield _stated(image.config.get("created")), "the time that its config claims"
+    yield _modified(store.source(image.digest)), "when this host built the same image"
+    yield _modified(store.report(image.digest)), "when this host tested the same image"
+
+
+def _made(seconds: float, source: str) -> Age | None:
+    """Make an age; none of the epoch, which stands for no time at all."""
+    if seconds <= 0:
+        return None
+    stamp = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Age(time=stamp, seconds=int(time.time() - seconds), source=source)
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _http_date(text: str) -> float:
+    try:
+        return parsedate_to_datetime(text[:_LONGEST]).timestamp()
+    except (ValueError, TypeError, OverflowError, OSError):
+        return 0.0
+
+
+def _document_time(data: bytes) -> float:
+    try:
+        metadata = reader.json_object(data, "documents").get("metadata")
+    except RegistryError:
+        return 0.0
+    return _stated(metadata.get("timestamp") if isinstance(metadata, dict) else None)
+
+
+def _stated(text: Any) -> float:
+    """Read a time as RFC 3339 has it; 0 for what is none."""
+    try:
+        found = datetime.fromisoformat(text[:_LONGEST])
+        return found.timestamp() if found.tzinfo else 0.0
+    except (ValueError, TypeError, OverflowError, OSError):
+        return 0.0
+
+
+def _words(seconds: int) -> str:
+    """Say a length of time in its largest unit.
+
+    >>> _words(90_000), _words(59), _words(-5)
+    ('1 day', '59 seconds', 'not born yet: one of two clocks is wrong')
+    """
+    if seconds < 0:
+        return "not born yet: one of two clocks is wrong"
+    name, unit = next(((name, unit) for name, unit in _UNITS if seconds >= unit), ("second", 1))
+    count = seconds // unit
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"

@@ -1,0 +1,190 @@
+"""All documents of one image, and the artefacts that carry them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagebuilder.core import labels as label_names
+from imagebuilder.errors import InputError, StoreError
+from imagebuilder.publish import proof
+from imagebuilder.publish.attest import licences, provenance, sbom
+from imagebuilder.publish.attest.provenance import LOCK, RECIPE, Origin
+from imagebuilder.registry.artefacts import Artefact, Part
+from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST, Descriptor
+from imagebuilder.store import ImageRecord, IndexRecord, Store
+from imagebuilder.workflow.source import Source
+
+# Where cosign and others look for what a statement is about.
+PREDICATE_TYPE = "in-toto.io/predicate-type"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of document: what people call it, its type as an artefact, and its files with their types."""
+
+    name: str
+    artifact_type: str
+    files: tuple[tuple[str, str], ...]
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+SPDX = Kind(
+    name="SPDX",
+    artifact_type="application/spdx+json",
+    files=(("sbom.spdx.json", "application/spdx+json"),),
+)
+CYCLONEDX = Kind(
+    name="CycloneDX",
+    artifact_type="application/vnd.cyclonedx+json",
+    files=(("sbom.cdx.json", "application/vnd.cyclonedx+json"),),
+)
+PROVENANCE = Kind(
+    name="provenance",
+    artifact_type="application/vnd.in-toto+json",
+    files=(("provenance.json", "application/vnd.in-toto+json"),),
+    annotations=((PREDICATE_TYPE, provenance.PREDICATE),),
+)
+REPORT = Kind(
+    name="report",
+    artifact_type="application/vnd.imagebuilder.smoke-report.v1+json",
+    files=(("smoke-report.json", "application/vnd.imagebuilder.smoke-report.v1+json"),),
+)
+SOURCE = Kind(
+    name="source",
+    artifact_type="application/vnd.imagebuilder.source.v1",
+    files=((RECIPE, "application/yaml"), (LOCK, "application/vnd.imagebuilder.lock.v1+json")),
+)
+KINDS = (SPDX, CYCLONEDX, PROVENANCE, REPORT, SOURCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The files of one kind, by name."""
+
+    kind: Kind
+    files: Mapping[str, bytes]
+
+    def artefact(self, subject: Descriptor) -> Artefact:
+        """Make what carries it to an image."""
+        return Artefact(
+            artifact_type=self.kind.artifact_type,
+            subject=subject,
+            parts=tuple(
+                Part(media_type=media_type, data=self.files[name], annotations={label_names.TITLE: name})
+                for name, media_type in self.kind.files
+            ),
+            annotations=dict(self.kind.annotations),
+        )
+
+
+def subject_of(image: ImageRecord | IndexRecord, store: Store) -> Descriptor:
+    """Describe an image of the store, or what joins several, as artefacts name it.
+
+    Raises:
+        StoreError: its manifest is gone.
+
+    """
+    path = store.blob(image.manifest)
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise StoreError("the manifest is gone", where=str(path), hint=f"build {image.name} again") from error
+    media_type = OCI_INDEX if isinstance(image, IndexRecord) else OCI_MANIFEST
+    return Descriptor(media_type=media_type, digest=image.manifest, size=size)
+
+
+def documents(
+    image: ImageRecord, store: Store, source: Source, waivers: tuple[str, ...] = (), created: int = 0
+) -> tuple[Document, ...]:
+    """Write all documents of an image: bills of materials, report, source, and provenance over them all.
+
+    A push attaches these files and nothing else, besides signatures over them.
+
+    Args:
+        image: of the store.
+        store: that holds its layers, and its smoke report if it has one.
+        source: what it was built from.
+        waivers: gates that were waived for this push.
+        created: seconds since 1970 that the documents claim as their time.
+
+    Raises:
+        InputError: the source is not one, or the report is damaged.
+        LockError: recipe and lock are out of step, or not those of this image.
+        StoreError: a layer is gone, or not what recipe and lock stand for.
+
+    """
+    lock, plan = source.read(image.platform)
+    with store.in_use():
+        material = sbom.Material(
+            name=image.name,
+            digest=image.manifest,
+            tag=image.tag,
+            lock=lock,
+            debs=licences.of_debs(image, store, plan.system_layers),
+            wheels=licences.of_wheels(image, lock, store),
+            created=created,
+        )
+        found = [
+            _single(SPDX, sbom.spdx(material)),
+            _single(CYCLONEDX, sbom.cyclonedx(material)),
+            *_report(image, store),
+        ]
+        origin = Origin(
+            image=image,
+            plan=plan,
+            lock=lock,
+            source=source,
+            records=tuple(store.layer(layer.key) for layer in plan.layers),
+            waivers=waivers,
+            byproducts={name: data for document in found for name, data in document.files.items()},
+        )
+        found.append(_single(PROVENANCE, provenance.statement(origin)))
+    texts = {RECIPE: source.recipe.encode(), LOCK: source.lock.encode()}
+    return (*found, Document(kind=SOURCE, files=texts))
+
+
+def claimed_time(environment: Mapping[str, str] = os.environ) -> int:
+    """Read the time that documents claim: SOURCE_DATE_EPOCH, else 0, so that equal images have equal ones.
+
+    https://reproducible-builds.org/specs/source-date-epoch/
+
+    Raises:
+        InputError: the variable holds something else than seconds.
+
+    """
+    text = environment.get("SOURCE_DATE_EPOCH", "0")
+    if not (text.isascii() and text.isdigit() and len(text) <= len("253402300799")):
+        raise InputError(f"`{text}` is not a number of seconds", where="SOURCE_DATE_EPOCH")
+    return int(text)
+
+
+def _single(kind: Kind, data: bytes) -> Document:
+    ((name, _),) = kind.files
+    return Document(kind=kind, files={name: data})
+
+
+def _report(image: ImageRecord, store: Store) -> tuple[Document, ...]:
+    path = store.report(image.manifest)
+    if not path.exists():
+        return ()
+    hint = "run the smoke test again"
+    try:
+        found = proof.in_store(image, store)
+    except (OSError, ValueError) as error:
+        raise InputError(f"the report cannot be used: {error}", where=str(path), hint=hint) from None
+    if not found.is_about_image:
+        raise InputError("the report is about another image", where=str(path), hint=hint)
+    return (_single(REPORT, found.data),)
+
+
+def kind_of(artifact_type: str, annotations: Mapping[str, Any]) -> Kind | None:
+    """Recognise one of our kinds; None for what others attach."""
+    for kind in KINDS:
+        if kind.artifact_type == artifact_type and all(
+            annotations.get(name) == value for name, value in kind.annotations
+        ):
+            return kind
+    return None

@@ -1,0 +1,213 @@
+"""Where an image came from: SLSA provenance 1.0 in an in-toto statement 1.0. Pure.
+
+https://slsa.dev/spec/v1.0/provenance and https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md.
+Neither the time nor the machine of the build is in it: the same recipe and lock give the same statement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagebuilder import __version__
+from imagebuilder.errors import StoreError
+from imagebuilder.lock.model import Lock
+from imagebuilder.plan import Plan
+from imagebuilder.publish.attest.sbom import image_purl, purl
+from imagebuilder.store import ImageRecord, LayerRecord
+from imagebuilder.workflow.source import Source
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:imagebuilder:build:1"
+RECIPE, LOCK = "recipe.yaml", "recipe.lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a statement says.
+
+    Attributes:
+        image: which it is about.
+        plan, lock: what the image was made from.
+        source: recipe and lock as text.
+        records: the layers of the plan as the store has them, in its order.
+        waivers: gates that were waived when the image was pushed, by name.
+        byproducts: name and bytes of the other documents that go with the image.
+
+    """
+
+    image: ImageRecord
+    plan: Plan
+    lock: Lock
+    source: Source
+    records: tuple[LayerRecord | None, ...]
+    waivers: tuple[str, ...] = ()
+    byproducts: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a statement that somebody published says, as far as it is checked.
+
+    Attributes:
+        subject: digest of the image's manifest.
+        tool: version of imagebuilder.
+        engine: that made the layers.
+        recipe, lock: hex sha256 of both files.
+        layers: the lowest first.
+        waivers: gates that were waived.
+        byproducts: name and hex sha256 of the other documents.
+
+    """
+
+    subject: str
+    tool: str
+    engine: str
+    recipe: str
+    lock: str
+    layers: tuple[ClaimedLayer, ...]
+    waivers: tuple[str, ...]
+    byproducts: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedLayer:
+    """A layer as a statement has it: `key` is the plan's, the digests are the blob's and the tar's."""
+
+    title: str
+    component: str
+    key: str
+    digest: str
+    diff_id: str
+
+
+def statement(origin: Origin) -> bytes:
+    """Write the statement.
+
+    Raises:
+        StoreError: the image's layers are not those that this version makes of recipe and lock.
+
+    """
+    image, lock = origin.image, origin.lock
+    if origin.records != tuple(layer.record for layer in image.layers):
+        raise StoreError(
+            f"the layers of {image.name} are not those that its recipe and lock stand for",
+            hint="it was built by another version of imagebuilder: build it again, and push then",
+        )
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {"recipe": RECIPE, "lock": LOCK},
+            "internalParameters": {
+                "architecture": lock.architecture,
+                "base": lock.base,
+                "python": lock.python,
+                "pins": dict(sorted(lock.pins.items())),
+            },
+            "resolvedDependencies": [
+                _file(RECIPE, origin.source.recipe.encode()),
+                _file(LOCK, origin.source.lock.encode()),
+                *_base(lock),
+                # With what is there only while a component is compiled.
+                *(
+                    {"name": file.name, "uri": purl(file, lock.base), "digest": {"sha256": file.sha256}}
+                    for file in lock.files
+                ),
+            ],
+        },
+        "runDetails": {
+            "builder": {
+                "id": "urn:imagebuilder:engine:embedded",
+                "version": {"imagebuilder": __version__},
+            },
+            "metadata": {"imagebuilder_waivers": sorted(origin.waivers)},
+            "byproducts": [
+                *_layers(origin),
+                *(_file(name, data) for name, data in sorted(origin.byproducts.items())),
+            ],
+        },
+    }
+    document = {
+        "_type": STATEMENT,
+        "subject": [{"name": image.name, "digest": {"sha256": image.manifest.removeprefix("sha256:")}}],
+        "predicateType": PREDICATE,
+        "predicate": predicate,
+    }
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read(document: Mapping[str, Any]) -> Claim:
+    """Read a statement that somebody published.
+
+    Raises:
+        ValueError: it is not one that this tool writes.
+
+    """
+    try:
+        if document["_type"] != STATEMENT or document["predicateType"] != PREDICATE:
+            raise ValueError(f"is not a statement of {PREDICATE}")
+        definition, run = document["predicate"]["buildDefinition"], document["predicate"]["runDetails"]
+        if definition["buildType"] != BUILD_TYPE:
+            raise ValueError("is about a build by another tool")
+        inputs = {str(row["name"]): _sha256(row) for row in definition["resolvedDependencies"][:2]}
+        rows = run["byproducts"]
+        (about,) = document["subject"]
+        return Claim(
+            subject=f"sha256:{_sha256(about)}",
+            tool=str(run["builder"]["version"]["imagebuilder"]),
+            engine=str(run["builder"]["id"]).rpartition(":")[2],
+            recipe=inputs[RECIPE],
+            lock=inputs[LOCK],
+            layers=tuple(
+                ClaimedLayer(
+                    title=str(row["name"]),
+                    digest=f"sha256:{_sha256(row)}",
+                    **{key: str(row["annotations"][key]) for key in ("component", "key", "diff_id")},
+                )
+                for row in rows
+                if "annotations" in row
+            ),
+            waivers=tuple(str(word) for word in run["metadata"]["imagebuilder_waivers"]),
+            byproducts={str(row["name"]): _sha256(row) for row in rows if "annotations" not in row},
+        )
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"lacks what a statement of ours has: {error}") from None
+
+
+def _base(lock: Lock) -> list[dict[str, Any]]:
+    if lock.image is None:
+        return []
+    digest = lock.image.digest
+    uri = image_purl(lock.image.name.rpartition("/")[2].partition(":")[0], digest)
+    return [
+        {"name": lock.image.name, "uri": uri, "digest": {"sha256": digest.removeprefix("sha256:")}},
+    ]
+
+
+def _layers(origin: Origin) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": made.title,
+            "digest": {"sha256": made.record.digest.removeprefix("sha256:")},
+            "mediaType": made.record.media_type,
+            "annotations": {
+                "component": made.component,
+                "key": planned.key,
+                "diff_id": made.record.diff_id,
+                "size": made.record.size,
+            },
+        }
+        for planned, made in zip(origin.plan.layers, origin.image.layers, strict=True)
+    ]
+
+
+def _file(name: str, data: bytes) -> dict[str, Any]:
+    return {"name": name, "digest": {"sha256": hashlib.sha256(data).hexdigest()}}
+
+
+def _sha256(row: Mapping[str, Any]) -> str:
+    return str(row["digest"]["sha256"])

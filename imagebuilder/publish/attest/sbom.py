@@ -1,0 +1,368 @@
+"""Bills of materials of an image, made from its lock: SPDX 2.3 and CycloneDX 1.6, both as JSON. Pure.
+
+https://spdx.github.io/spdx-spec/v2.3/ and https://cyclonedx.org/docs/1.6/json/. Packages are named by purls
+(https://github.com/package-url/purl-spec). The same image gives the same bytes: ids come from its digest, and
+the time is the given one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from packageurl import PackageURL
+
+from imagebuilder import __version__
+from imagebuilder.lock.model import Deb, Installed, Lock, Source, Wheel
+from imagebuilder.publish.attest.licences import UNKNOWN, Licence
+
+_NONE = "NOASSERTION"
+# What stands beside a package that a base from a registry holds, in place of a file and its hash.
+_BELOW = "component base"
+_PURPOSES = {"deb": "INSTALL", "wheel": "LIBRARY", "source": "SOURCE"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What a bill of materials says.
+
+    Attributes:
+        name, digest: of the image; the digest is its manifest's.
+        tag: its own.
+        lock: which packages are in it.
+        debs, wheels: licences by package name; what is missing there is not known.
+        created: seconds since 1970, the time that the document claims.
+
+    """
+
+    name: str
+    digest: str
+    tag: str
+    lock: Lock
+    debs: Mapping[str, Licence]
+    wheels: Mapping[str, Licence]
+    created: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Package:
+    kind: str
+    name: str
+    version: str
+    file: str
+    sha256: str
+    size: int
+    purl: str
+    component: str
+    licence: Licence
+
+
+def spdx(material: Material) -> bytes:
+    """Write the SPDX document: the image, and a package for each deb, wheel and compiled source in it."""
+    packages = tuple(_packages(material))
+    own = dict(pair for package in packages for pair in package.licence.own)
+    root = "SPDXRef-image"
+    document = {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": f"{material.name}-{material.tag}",
+        "documentNamespace": f"https://spdx.org/spdxdocs/{material.name}-{_uuid(material)}",
+        "creationInfo": {"created": _time(material), "creators": [f"Tool: imagebuilder-{__version__}"]},
+        "packages": [
+            {
+                "SPDXID": root,
+                "name": material.name,
+                "versionInfo": material.tag,
+                "primaryPackagePurpose": "CONTAINER",
+                "checksums": [
+                    {"algorithm": "SHA256", "checksumValue": material.digest.removeprefix("sha256:")}
+                ],
+                "externalRefs": [_purl_reference(image_purl(material.name, material.digest, material.tag))],
+                **_unsaid(UNKNOWN),
+            },
+            *(_spdx_package(package) for package in packages),
+        ],
+        "relationships": [
+            {
+                "spdxElementId": "SPDXRef-DOCUMENT",
+                "relationshipType": "DESCRIBES",
+                "relatedSpdxElement": root,
+            },
+            *(
+                {
+                    "spdxElementId": root,
+                    "relationshipType": "CONTAINS",
+                    "relatedSpdxElement": _spdx_id(package),
+                }
+                for package in packages
+            ),
+        ],
+        "hasExtractedLicensingInfos": [
+            {"licenseId": reference, "name": name, "extractedText": _explained(reference, name)}
+            for reference, name in sorted(own.items())
+        ],
+    }
+    return _json(document)
+
+
+def cyclonedx(material: Material) -> bytes:
+    """Write the CycloneDX document: the image, and a component for each deb, wheel and source."""
+    packages = tuple(_packages(material))
+    root = image_purl(material.name, material.digest, material.tag)
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{_uuid(material)}",
+        "version": 1,
+        "metadata": {
+            "timestamp": _time(material),
+            "tools": {
+                "components": [{"type": "application", "name": "imagebuilder", "version": __version__}]
+            },
+            "component": {
+                "type": "container",
+                "bom-ref": root,
+                "name": material.name,
+                "version": material.tag,
+                "hashes": [{"alg": "SHA-256", "content": material.digest.removeprefix("sha256:")}],
+                "purl": root,
+            },
+        },
+        "components": [_cyclonedx_component(package) for package in packages],
+        "dependencies": [{"ref": root, "dependsOn": [package.purl for package in packages]}],
+    }
+    return _json(document)
+
+
+def purl(file: Deb | Wheel | Source, base: str) -> str:
+    """Name a file of a lock."""
+    match file:
+        case Deb():
+            return deb_purl(file, base)
+        case Wheel():
+            return wheel_purl(file)
+        case Source():
+            return source_purl(file, base)
+
+
+def deb_purl(deb: Deb | Installed, base: str) -> str:
+    """Name a Debian package: `pkg:deb/debian/zlib1g@1:1.3?arch=amd64&distro=trixie`."""
+    distribution, _, suite = base.partition(":")
+    qualifiers = {"arch": deb.architecture, "distro": suite}
+    return PackageURL("deb", distribution, deb.name, deb.version, qualifiers).to_string()
+
+
+def wheel_purl(wheel: Wheel) -> str:
+    """Name a wheel: `pkg:pypi/torch@2.10.0`."""
+    return PackageURL("pypi", None, wheel.name, wheel.version).to_string()
+
+
+def source_purl(source: Source, base: str) -> str:
+    """Name what a component was compiled from: a Debian source package, or a Python distribution."""
+    if not source.path:
+        qualifiers = {"file_name": source.file}
+        return PackageURL("pypi", None, source.name, source.version, qualifiers).to_string()
+    qualifiers = {"arch": "source", "distro": source.suite}
+    return PackageURL("deb", base.partition(":")[0], source.name, source.version, qualifiers).to_string()
+
+
+def image_purl(name: str, digest: str, tag: str = "") -> str:
+    """Name an image by the last part of its path: `pkg:oci/cuda@sha256:0123...?tag=12.8`."""
+    return PackageURL("oci", None, name, digest, {"tag": tag}).to_string()
+
+
+def contents(document: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Read purl and hex sha256 of every package from a document of either format.
+
+    Raises:
+        ValueError: it is neither, or a package has no purl.
+
+    """
+    try:
+        if document.get("bomFormat") == "CycloneDX":
+            return frozenset(
+                (
+                    str(part["purl"]),
+                    "" if _is_below(part) else _only(part["hashes"], "alg", "SHA-256", "content"),
+                )
+                for part in document["components"]
+            )
+        return frozenset(
+            (
+                _only(part["externalRefs"], "referenceType", "purl", "referenceLocator"),
+                ""
+                if part.get("comment") == _BELOW
+                else _only(part["checksums"], "algorithm", "SHA256", "checksumValue"),
+            )
+            for part in document["packages"]
+            if part.get("primaryPackagePurpose") != "CONTAINER"
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"is not a bill of materials of ours: {error}") from None
+
+
+def subject(document: Mapping[str, Any]) -> str:
+    """Read the digest of the image that a document of either format is about; "" where it names none."""
+    try:
+        if document.get("bomFormat") == "CycloneDX":
+            return "sha256:" + _only(document["metadata"]["component"]["hashes"], "alg", "SHA-256", "content")
+        root = next(part for part in document["packages"] if part["SPDXID"] == "SPDXRef-image")
+        return "sha256:" + _only(root["checksums"], "algorithm", "SHA256", "checksumValue")
+    except (KeyError, TypeError, AttributeError, StopIteration):
+        return ""
+
+
+def expected(lock: Lock) -> frozenset[tuple[str, str]]:
+    """Name what a bill of materials of a lock has to hold, as `contents` does."""
+    debs = ((deb_purl(deb, lock.base), getattr(deb, "sha256", "")) for deb in lock.installed)
+    wheels = ((wheel_purl(wheel), wheel.sha256) for wheel in lock.wheels)
+    sources = ((source_purl(source, lock.base), source.sha256) for source in lock.sources)
+    return frozenset((*debs, *wheels, *sources))
+
+
+def _packages(material: Material) -> Iterator[_Package]:
+    lock = material.lock
+    for deb in lock.installed:
+        added = deb if isinstance(deb, Deb) else None
+        yield _Package(
+            kind="deb",
+            name=deb.name,
+            version=deb.version,
+            # Of a package that the base holds nobody kept the file.
+            file=added.path.rpartition("/")[2] if added else "",
+            sha256=added.sha256 if added else "",
+            size=added.size if added else 0,
+            purl=deb_purl(deb, lock.base),
+            component=lock.base.partition(":")[0] if added else "base",
+            licence=material.debs.get(deb.name, UNKNOWN),
+        )
+    for wheel in lock.wheels:
+        yield _Package(
+            kind="wheel",
+            name=wheel.name,
+            version=wheel.version,
+            file=wheel.file,
+            sha256=wheel.sha256,
+            size=wheel.size,
+            purl=wheel_purl(wheel),
+            component=wheel.component,
+            licence=material.wheels.get(wheel.name, UNKNOWN),
+        )
+    for source in lock.sources:
+        yield _Package(
+            kind="source",
+            name=source.name,
+            version=source.version,
+            file=source.file,
+            sha256=source.sha256,
+            size=source.size,
+            purl=source_purl(source, lock.base),
+            component=source.name,
+            licence=UNKNOWN,
+        )
+
+
+def _spdx_package(package: _Package) -> dict[str, Any]:
+    return {
+        "SPDXID": _spdx_id(package),
+        "name": package.name,
+        "versionInfo": package.version,
+        "primaryPackagePurpose": _PURPOSES[package.kind],
+        **_spdx_file(package),
+        "externalRefs": [_purl_reference(package.purl)],
+        # SPDX has no field for a size.
+        "comment": (f"{package.size} bytes; " if package.sha256 else "") + f"component {package.component}",
+        **_unsaid(package.licence),
+    }
+
+
+def _spdx_file(package: _Package) -> dict[str, Any]:
+    if not package.sha256:
+        return {}
+    return {
+        "packageFileName": package.file,
+        "checksums": [{"algorithm": "SHA256", "checksumValue": package.sha256}],
+    }
+
+
+def _unsaid(licence: Licence) -> dict[str, Any]:
+    """Give the fields in which SPDX wants it said that nothing is claimed; a lock names no places."""
+    return {
+        "downloadLocation": _NONE,
+        "filesAnalyzed": False,
+        "supplier": _NONE,
+        "copyrightText": _NONE,
+        "licenseConcluded": _NONE,
+        "licenseDeclared": licence.expression or _NONE,
+    }
+
+
+def _cyclonedx_component(package: _Package) -> dict[str, Any]:
+    licence = package.licence
+    return {
+        "type": "library",
+        "bom-ref": package.purl,
+        "name": package.name,
+        "version": package.version,
+        **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
+        "purl": package.purl,
+        **({"licenses": [{"expression": licence.expression}]} if licence.expression else {}),
+        "properties": [
+            {"name": "imagebuilder:component", "value": package.component},
+            *([{"name": "imagebuilder:file", "value": package.file}] if package.sha256 else []),
+            *([{"name": "imagebuilder:size", "value": str(package.size)}] if package.sha256 else []),
+        ],
+    }
+
+
+def _spdx_id(package: _Package) -> str:
+    # Letters, digits, `.` and `-` only; the hash tells apart what that makes alike (`g++` and `g--`).
+    unique = package.sha256 or hashlib.sha256(package.purl.encode()).hexdigest()
+    return f"SPDXRef-{package.kind}-{re.sub(r'[^A-Za-z0-9.-]', '-', package.name)}-{unique[:12]}"
+
+
+def _purl_reference(purl: str) -> dict[str, str]:
+    return {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}
+
+
+def _explained(reference: str, name: str) -> str:
+    if reference.startswith("LicenseRef-debian-"):
+        return (
+            f"The licence that Debian's copyright files call `{name}`. "
+            "Its text is in the image, in /usr/share/doc/*/copyright of the packages that declare it."
+        )
+    return (
+        f"The licence that the wheels' metadata call `{name}`. Its text, where there is one, is in the image."
+    )
+
+
+def _uuid(material: Material) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"oci:{material.digest}:{material.created}")
+
+
+def _time(material: Material) -> str:
+    return datetime.fromtimestamp(material.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_below(part: Any) -> bool:
+    """Tell a package that the base holds, of whose file nothing is known."""
+    return "hashes" not in part and {"name": "imagebuilder:component", "value": "base"} in part["properties"]
+
+
+def _only(rows: Any, key: str, value: str, wanted: str) -> str:
+    found = [str(row[wanted]) for row in rows if row[key] == value]
+    if len(found) != 1:
+        raise KeyError(wanted)
+    return found[0]
+
+
+def _json(document: object) -> bytes:
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,364 @@
+"""Checking a published image: is everything there, about this very image, signed, and of one mind?
+
+What a check can say is in its words: digests bind the documents to the image, a signature binds them to a
+key, and only making the image again (rebuild.py) shows that recipe and lock really give these bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from imagebuilder import __version__
+from imagebuilder.core import labels as label_names
+from imagebuilder.core.yamlfile import printable
+from imagebuilder.errors import ImagebuilderError, RegistryError
+from imagebuilder.image import oci
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock.model import Lock
+from imagebuilder.plan import KeysLayer, Plan
+from imagebuilder.publish import proof
+from imagebuilder.publish.attest import provenance, sbom
+from imagebuilder.publish.attest.bundle import CYCLONEDX, PROVENANCE, REPORT, SOURCE, SPDX, Kind
+from imagebuilder.publish.attest.provenance import LOCK, RECIPE, Claim
+from imagebuilder.publish.attest.published import Attachment, Published
+from imagebuilder.registry import reader
+from imagebuilder.registry.client import Client
+from imagebuilder.store import Store
+from imagebuilder.workflow.source import Source
+
+Status = Literal["passed", "failed", "not checked"]
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was looked at, and what came of it."""
+
+    name: str
+    status: Status
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What came of all checks.
+
+    Attributes:
+        reference, digest: of the image.
+        checks: in the order in which they are best read.
+        waivers: gates that were waived when the image was pushed.
+        source: recipe and lock as attached; None where there are none to be trusted.
+
+    """
+
+    reference: str
+    digest: str
+    checks: tuple[Check, ...]
+    waivers: tuple[str, ...]
+    source: Source | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return all(check.status != "failed" for check in self.checks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What to check an image against.
+
+    Attributes:
+        published: the image as read, with the key if there is one.
+        keyed: whether signatures count: then a document without one is as good as none.
+        own: a recipe and lock that the image has to be made from; None for those attached to it.
+        store: whose layers the image's are compared with, where it has made the same.
+
+    """
+
+    published: Published
+    keyed: bool
+    own: Source | None
+    store: Store
+
+
+class _RefusedError(Exception):
+    """A document is not what it should be; says why."""
+
+
+def verify(question: Question, client: Client) -> Verification:
+    """Check an image. What is wrong with it is in the answer, never raised.
+
+    Raises:
+        RegistryError: the registry cannot be reached.
+
+    """
+    image = question.published
+    checks = [signature_check(signed=image.signed, signed_for=image.signed_for, keyed=question.keyed)]
+    source, check = _only(question, SOURCE, lambda found: _source(found, question.published))
+    checks.append(check)
+    lock = source[1] if source else None
+    plan: Plan | None = None
+    tool = _tool(question)
+    if source:
+        plan, check = _plan(question, source[0], tool)
+        checks.append(check)
+    if question.own is not None:
+        checks.append(_own(question.own, source[0] if source else None, question.published.platform))
+    claims, check = _claims(question, source[0] if source else None, plan)
+    checks += [check, _attestation(question)]
+    for kind in (SPDX, CYCLONEDX):
+        _, check = _only(question, kind, lambda found: _bill(found, question.published, lock, claims))
+        checks.append(check)
+    report, check = _only(question, REPORT, lambda found: _report(found, question.published, claims))
+    checks += [check, _blobs(question, client, plan)]
+    used = [claim for claim in claims if report in claim.byproducts.values()] or claims
+    return Verification(
+        reference=f"{question.published.reference.name}@{question.published.digest}",
+        digest=question.published.digest,
+        checks=tuple(checks),
+        waivers=used[-1].waivers if used else (),
+        source=source[0] if source else None,
+    )
+
+
+def _only(
+    question: Question, kind: Kind, look: Callable[[Attachment], tuple[_Found, str]]
+) -> tuple[_Found | None, Check]:
+    """Find the first document of a kind that is right: anybody may attach another one that is not."""
+    for found, detail in _good(question, kind, look):
+        if found is not None:
+            return found, Check(name=kind.name, status="passed", detail=detail)
+        return None, Check(name=kind.name, status="failed", detail=detail)
+    raise AssertionError(kind.name)
+
+
+def _good(
+    question: Question, kind: Kind, look: Callable[[Attachment], tuple[_Found, str]]
+) -> Iterator[tuple[_Found | None, str]]:
+    """Give what is right among the documents of a kind; or, when nothing is, why not."""
+    there = [found for found in question.published.attachments if found.kind == kind]
+    counted = [found for found in there if found.signed or not question.keyed]
+    reasons = []
+    for attachment in counted:
+        try:
+            yield look(attachment)
+        except (_RefusedError, ValueError, RegistryError) as error:
+            reasons.append(str(error))
+    if reasons:
+        yield None, "; ".join(dict.fromkeys(reasons))
+    elif not counted:
+        yield None, "it is attached, but not signed with this key" if there else "none is attached"
+
+
+def signature_check(*, signed: bool, signed_for: tuple[str, ...], keyed: bool) -> Check:
+    """Say what came of the signature of an image, or of an index.
+
+    Args:
+        signed: there is a signature that counts.
+        signed_for: the repositories that the key has signed it for.
+        keyed: whether the signature has to be of a given key.
+
+    """
+    name = "signature"
+    if not keyed:
+        detail = "there is one; --key checks whose" if signed else "there is none, and no --key asks for one"
+        return Check(name=name, status="not checked", detail=detail)
+    if signed:
+        return Check(name=name, status="passed", detail="made with this key")
+    detail = "there is none of this key"
+    if signed_for:
+        detail = f"this key signed it for {' and '.join(signed_for)}, not for the repository that it is in: "
+        detail += f"if it is a copy that you want, say --signed-for {signed_for[0]}"
+    return Check(name=name, status="failed", detail=detail)
+
+
+def _source(found: Attachment, published: Published) -> tuple[tuple[Source, Lock], str]:
+    try:
+        source = Source(recipe=found.files[RECIPE].decode(), lock=found.files[LOCK].decode())
+        lock = lockfile.loads(source.lock, LOCK).section(published.platform)
+    except ImagebuilderError as error:
+        raise _RefusedError(str(error.problems[0])) from None
+    if lock is None:
+        raise _RefusedError(f"the lock has nothing for {printable(published.platform)}")
+    if lock.checksum != published.labels.get(label_names.LOCK):
+        raise _RefusedError("the lock is not the one that the image names in its labels")
+    detail = f"lock {lock.checksum[:12]}, {len(lock.debs)} Debian packages, {len(lock.wheels)} wheels"
+    return (source, lock), detail
+
+
+def _tool(question: Question) -> str:
+    """Read which version made the image, for what only the same version can check; "" when nobody says."""
+    for attachment in question.published.attachments:
+        if attachment.kind == PROVENANCE and (attachment.signed or not question.keyed):
+            try:
+                return _claim(attachment).tool
+            except (ValueError, RegistryError):
+                continue
+    return ""
+
+
+def _plan(question: Question, source: Source, tool: str) -> tuple[Plan | None, Check]:
+    """Lay the image out anew, and compare everything but the layers' bytes."""
+    name = "plan"
+    try:
+        _, plan = source.read(question.published.platform)
+    except ImagebuilderError as error:
+        if tool and tool != __version__:
+            detail = f"made by imagebuilder {tool}, this is {__version__}"
+            return None, Check(name=name, status="not checked", detail=detail)
+        return None, Check(name=name, status="failed", detail=error.problems[0].message)
+    wanted = oci.image_config(plan, question.published.diff_ids)
+    found = dict(question.published.config)
+    if wanted == found:
+        detail = f"recipe and lock give this config and {len(plan.layers)} layers"
+        return plan, Check(name=name, status="passed", detail=detail)
+    if tool and tool != __version__:
+        detail = f"made by imagebuilder {tool}, this is {__version__}, which lays images out differently"
+        return None, Check(name=name, status="not checked", detail=detail)
+    differing = sorted(key for key in {*wanted, *found} if wanted.get(key) != found.get(key))
+    detail = f"recipe and lock give another config: {', '.join(differing)} differ"
+    return None, Check(name=name, status="failed", detail=detail)
+
+
+def _own(own: Source, attached: Source | None, platform: str) -> Check:
+    name = "own recipe"
+    if attached is None:
+        return Check(name=name, status="failed", detail="there is nothing to compare it with")
+    try:
+        same = own.read(platform) == attached.read(platform)
+    except ImagebuilderError as error:
+        return Check(name=name, status="failed", detail=str(error.problems[0]))
+    if same:
+        return Check(name=name, status="passed", detail="the image is made from it and its lock")
+    return Check(name=name, status="failed", detail="the image is made from another recipe or lock")
+
+
+def _claim(found: Attachment) -> Claim:
+    return provenance.read(reader.json_object(found.data, "provenance"))
+
+
+def _claims(question: Question, source: Source | None, plan: Plan | None) -> tuple[tuple[Claim, ...], Check]:
+    """Find all statements that are right: a later push of the same image may have added another."""
+
+    def look(found: Attachment) -> tuple[Claim, str]:
+        return _statement(found, question.published, source, plan)
+
+    answers = list(_good(question, PROVENANCE, look))
+    claims = tuple(claim for claim, _ in answers if claim is not None)
+    detail = answers[len(claims) - 1][1] if claims else answers[-1][1]
+    return claims, Check(name=PROVENANCE.name, status="passed" if claims else "failed", detail=detail)
+
+
+def _statement(
+    found: Attachment, published: Published, source: Source | None, plan: Plan | None
+) -> tuple[Claim, str]:
+    claim = _claim(found)
+    if claim.subject != published.digest:
+        raise _RefusedError("it is about another image")
+    if source is not None and (claim.recipe, claim.lock) != (_sha256(source.recipe), _sha256(source.lock)):
+        raise _RefusedError("it is about another recipe or lock than those attached")
+    digests = tuple(layer.digest for layer in published.manifest.layers)
+    if tuple(layer.digest for layer in claim.layers) != digests:
+        raise _RefusedError("it names other layers than the image has")
+    if tuple(layer.diff_id for layer in claim.layers) != published.diff_ids:
+        raise _RefusedError("it names other layers than the image's config has")
+    if plan is not None and [layer.key for layer in claim.layers] != [layer.key for layer in plan.layers]:
+        raise _RefusedError("its layers are not those of recipe and lock")
+    # What each gate said is long; it is told with the waivers.
+    gates = ", ".join(waiver.partition(":")[0] for waiver in claim.waivers)
+    waived = f"; waived: {gates}" if gates else ""
+    layers = f"{len(digests)} layers"
+    return claim, f"made by imagebuilder {claim.tool}, engine {claim.engine}; {layers} as it says{waived}"
+
+
+def _attestation(question: Question) -> Check:
+    """Compare the statements in envelopes, which cosign and policies read, with the one that is attached."""
+    name = "attestation"
+    if not question.keyed:
+        return Check(name=name, status="not checked", detail="--key checks whose envelope it is in")
+    # Others may attest with the same key: to a scan, a review, a build by another tool.
+    signed = [statement for statement in question.published.statements if _is_ours(statement)]
+    if not signed:
+        detail = "no provenance stands in an envelope of this key"
+        return Check(name=name, status="not checked", detail=detail)
+    attached = [found.data for found in question.published.attachments if found.kind == PROVENANCE]
+    if any(statement in attached for statement in signed):
+        detail = "this key has signed the provenance in an envelope, for cosign and policies"
+        return Check(name=name, status="passed", detail=detail)
+    detail = "this key has signed a provenance in an envelope, and it is not the one that is attached"
+    return Check(name=name, status="failed", detail=detail)
+
+
+def _is_ours(statement: bytes) -> bool:
+    try:
+        provenance.read(reader.json_object(statement, "statement"))
+    except (ValueError, RegistryError):
+        return False
+    return True
+
+
+def _bill(
+    found: Attachment, published: Published, lock: Lock | None, claims: tuple[Claim, ...]
+) -> tuple[int, str]:
+    document = reader.json_object(found.data, found.kind.name)
+    if sbom.subject(document) != published.digest:
+        raise _RefusedError("it is about another image")
+    packages = sbom.contents(document)
+    if lock is None:
+        raise _RefusedError("there is no lock to compare it with")
+    wanted = sbom.expected(lock)
+    if packages != wanted:
+        lacking, extra = len(wanted - packages), len(packages - wanted)
+        raise _RefusedError(f"it lacks {lacking} packages of the lock, and has {extra} that are not in it")
+    _require_named(found.data, claims)
+    return len(packages), f"{len(packages)} packages, each as the lock has it"
+
+
+def _report(found: Attachment, published: Published, claims: tuple[Claim, ...]) -> tuple[str, str]:
+    report = proof.judge(found.data, published.digest)
+    if not report.is_about_image:
+        raise _RefusedError("it is about another image")
+    if report.shortcoming:
+        raise _RefusedError(report.shortcoming)
+    _require_named(found.data, claims)
+    return _sha256(found.data), report.summary
+
+
+def _require_named(data: bytes, claims: tuple[Claim, ...]) -> None:
+    if not any(_sha256(data) in claim.byproducts.values() for claim in claims):
+        raise _RefusedError("no statement of provenance names it")
+
+
+def _blobs(question: Question, client: Client, plan: Plan | None) -> Check:
+    """Ask for every layer, and compare with what this host has made from the same plan."""
+    manifest = question.published.manifest
+    missing = [
+        layer.digest
+        for layer in (manifest.config, *manifest.layers)
+        if client.request("HEAD", f"blobs/{layer.digest}", wanted=(200, 404)).status_code != 200
+    ]
+    if missing:
+        detail = f"the registry has lost {len(missing)} of them, {missing[0]} first"
+        return Check(name="layers", status="failed", detail=detail)
+    detail = f"all {len(manifest.layers)} are in the registry"
+    if plan is not None and len(plan.layers) == len(manifest.layers):
+        # A key that is baked in is another one on every host.
+        made = [
+            None if isinstance(layer, KeysLayer) else question.store.layer(layer.key) for layer in plan.layers
+        ]
+        pairs = [
+            (mine.digest, layer.digest) for mine, layer in zip(made, manifest.layers, strict=True) if mine
+        ]
+        if any(mine != theirs for mine, theirs in pairs):
+            detail = "this host's store has made other bytes from the same recipe and lock"
+            return Check(name="layers", status="failed", detail=detail)
+        if pairs:
+            detail += f"; {len(pairs)} of them are what this host's store made itself"
+    return Check(name="layers", status="passed", detail=detail)
+
+
+def _sha256(data: str | bytes) -> str:
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()

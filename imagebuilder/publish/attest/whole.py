@@ -1,0 +1,144 @@
+"""The index that joins an image's platforms in a registry, read and held against what it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from imagebuilder.core import labels as label_names
+from imagebuilder.core.reference import parse
+from imagebuilder.core.yamlfile import printable
+from imagebuilder.errors import ImagebuilderError, InputError, RegistryError
+from imagebuilder.lock import file as lockfile
+from imagebuilder.publish.attest import signature
+from imagebuilder.publish.attest.provenance import LOCK
+from imagebuilder.publish.attest.published import tags_of
+from imagebuilder.publish.attest.verification import Check, Verification, signature_check
+from imagebuilder.registry import reader
+from imagebuilder.registry.client import Client, Options
+from imagebuilder.workflow.source import Source
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+# An index of more images than there are machines is somebody's trap: each is read in full.
+_MOST = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """An index in a registry.
+
+    Attributes:
+        reference: as it was asked for.
+        digest: of the index.
+        images: digest of each platform's image, sorted by platform.
+        lock: checksum of the lock file, hex sha256, as its annotations say.
+        signed: whether it has a signature: of the given key, without one any.
+        signed_for: the repositories that the given key has signed it for.
+
+    """
+
+    reference: str
+    digest: str
+    images: Mapping[str, str]
+    lock: str
+    signed: bool
+    signed_for: tuple[str, ...] = ()
+
+    @property
+    def by_digest(self) -> str:
+        """Its name with its digest, whatever it was asked for by."""
+        return f"{parse(self.reference).name}@{self.digest}"
+
+
+def read(client: Client, key: EllipticCurvePublicKey | None = None, signed_for: str = "") -> Whole | None:
+    """Read an index; None where a single image stands there. `key` and `signed_for` as for one image.
+
+    Raises:
+        RegistryError: there is nothing, it is damaged, or it names no platforms.
+
+    """
+    reference = client.reference
+    found = reader.image_index(client, reference.digest or reference.tag)
+    if found is None:
+        return None
+    raw, index = found
+    where = f"{reference.name}@{raw.digest}"
+    images: dict[str, str] = {}
+    for entry in index.manifests:
+        # What BuildKit attaches to an image stands beside it, for no platform at all.
+        if entry.platform is None or entry.platform.os == "unknown":
+            continue
+        if images.setdefault(str(entry.platform), entry.digest) != entry.digest:
+            raise RegistryError(f"names two images for {printable(str(entry.platform))}", where=where)
+    if not images or len(images) > _MOST:
+        raise RegistryError(f"names images for {len(images)} platforms", where=where)
+    return Whole(
+        reference=str(reference),
+        digest=raw.digest,
+        images={name: images[name] for name in sorted(images)},
+        lock=index.annotations.get(label_names.LOCK, ""),
+        signed=signature.is_signed(client, raw.digest, key, signed_for),
+        signed_for=signature.repositories(client, raw.digest, key),
+    )
+
+
+def parts(whole: Whole, client: Client, options: Options, platform: str = "") -> Mapping[str, Client]:
+    """Make a client for the image of each platform, or of the one that is named.
+
+    Raises:
+        InputError: it is not one of these.
+
+    """
+    if platform and platform not in whole.images:
+        raise InputError(
+            f"has no image for {printable(platform)}",
+            where=whole.reference,
+            hint=f"it has {printable(' and '.join(whole.images))}",
+        )
+    return {
+        name: Client(replace(client.reference, tag="", digest=digest), options)
+        for name, digest in whole.images.items()
+        if platform in {"", name}
+    }
+
+
+def tags(whole: Whole, client: Client) -> tuple[str, ...]:
+    """Name the tags that stand for the index."""
+    return tags_of(client, whole.digest)
+
+
+def checks(whole: Whole, found: Mapping[str, Verification], *, keyed: bool) -> tuple[Check, ...]:
+    """Check the index itself, after the images that it names.
+
+    Args:
+        whole: the index.
+        found: what came of each platform's image.
+        keyed: whether its signature counts.
+
+    """
+    signed = signature_check(signed=whole.signed, signed_for=whole.signed_for, keyed=keyed)
+    return (signed, _platforms(whole, found))
+
+
+def _platforms(whole: Whole, found: Mapping[str, Verification]) -> Check:
+    """See that the images are those of one recipe and lock, one for each of its platforms."""
+    name = "platforms"
+    sources: set[Source] = {item.source for item in found.values() if item.source is not None}
+    if len(sources) != 1 or any(item.source is None for item in found.values()):
+        detail = "its images are not made from one recipe and lock that are attached to each"
+        return Check(name=name, status="failed", detail=detail)
+    (source,) = sources
+    try:
+        file = lockfile.loads(source.lock, LOCK)
+    except ImagebuilderError as error:
+        return Check(name=name, status="failed", detail=error.problems[0].message)
+    if set(file.platforms) != set(whole.images):
+        detail = f"the lock is for {' and '.join(file.platforms)}"
+        return Check(name=name, status="failed", detail=detail)
+    if whole.lock != file.checksum:
+        return Check(name=name, status="failed", detail="the lock is not the one that the index names")
+    detail = f"{' and '.join(file.platforms)}, of one recipe and lock"
+    return Check(name=name, status="passed", detail=detail)

@@ -1,0 +1,208 @@
+"""Whether a value is a secret that has no format of its own: its name and the kind of its file decide.
+
+Three kinds of file, by how far a value is believed:
+
+    CREDENTIALS   .env, /etc/default, units of systemd, cron, histories: any value that is not a placeholder
+    SETTINGS      YAML, JSON, INI, scripts: a value that nobody would take for words
+    TEXT          code, documents, logs: a value that looks random, in quotes where the language has them
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from enum import IntEnum
+from functools import lru_cache
+from typing import cast
+from urllib.parse import unquote
+
+from imagebuilder.publish.leaks.checks import entropy
+from imagebuilder.publish.leaks.decoded import decode
+
+
+class Kind(IntEnum):
+    """How far a file's values are believed."""
+
+    TEXT = 0
+    SETTINGS = 1
+    CREDENTIALS = 2
+
+
+_CREDENTIALS = re.compile(
+    r"^\(config\)/env|(?:^|/)(?:"
+    r"\.env(?:rc)?(?:\.[\w-]+)*|[\w.-]+\.env(?:rc)?|env"
+    r"|\.?(?:pip|my|wget|curl|aws|s3|boto|npm|pypi|conda|net)(?:rc|cfg|\.conf|\.cnf|\.cfg|\.ini|\.toml)|\.(?:boto|s3cfg)"
+    r"|\.[a-z_]+_?history|\.?(?:bash|zsh)?(?:rc|profile|env|_profile|login)|credentials?|environment"
+    r"|etc/apt/auth\.conf(?:\.d/.*)?|etc/(?:default|sysconfig|conf\.d|environment\.d|profile\.d|cron[^/]*)/.*|crontab|crontabs?/[^/]+|cron\.[a-z]+/.*"
+    r"|[\w.@-]+\.(?:service|timer|socket|service\.d/[^/]+|tfvars|tfstate(?:\.backup)?|auto\.tfvars|env\.[\w-]+)"
+    r")$"
+)
+_SETTINGS = re.compile(
+    r"^\(config\)/|(?:^|/)(?:config|settings|(?:Docker|Container|Make|Jenkins|Vagrant|Pip|GNUmake)file(?:\.[\w-]+)?|makefile"
+    r"|[^/]+\.(?:ini|cfg|conf|cnf|toml|ya?ml|json|properties|sh|bash|zsh|fish|list|sources|tf|xml|config|mk|sql|hcl|plist|desktop))$"
+)
+# Where a value needs no quotes: in the other kinds of text it would be an expression.
+_PROSE = re.compile(
+    r"(?:^|/)(?:[^./]+|[^/]*\.(?:txt|md|rst|log|out|err|csv|tsv|http|eml|adoc|org)(?:\.\d+)?)$", re.IGNORECASE
+)
+# Before `_key`: what such a key opens. Many others are keys of a mapping.
+_KEY = re.compile(
+    r"(?:^|[_.-])(?:api|access|secret|private|auth|account|encrypt(?:ion)?|sign(?:ing)?|master|service|app(?:lication)?|client|"
+    r"storage|subscription|admin|jwt|session|deploy|wandb|root|openai|anthropic|ngc|token|shared|license|hmac|cookie|flask)[_-]?key",
+    re.IGNORECASE,
+)
+_NOT_SECRET_NAME = re.compile(
+    r"public|(?:^|[_-])(?:pad|eos|bos|sos|unk|sep|cls|mask|stop|next|special|page|continuation|image|max|min|num|n|fake|dummy|"
+    r"example|sample|mock|foo|invalid|wrong|bad|expired|sync|resume|marker|cancel|scroll|ref|alg|algorithm|bypass|compass|by)[_.-]?"
+    r"(?:token|secret|password|pass|key|passwd)|csrf|xsrf|tokenizer",
+    re.IGNORECASE,
+)
+# Values that stand in the place of a secret.
+_PLACEHOLDER = re.compile(
+    r"(?:.*(?:example|placeholder|change[_-]?(?:me|it|this)|dummy|redacted|your[_-]?|_here\b|insert|replace|sample|hunter2|scott|tiger|deadbeef|"
+    r"123456789|abcdefgh|qwerty|xxxx|\*\*\*|\.\.\.|----|____|fake|mock|todo|fixme|notreal|not-a-real|lorem|\bnull\b|undefined|foobar|foo-?bar).*"
+    r"|(?:user|my|the|some|a|db|test|root|admin|super|new|old|bad|wrong|good|default|no)?[\s_-]?(?:pass(?:w(?:or)?d|phrase)?|pwd|pw|secret|token|key|api[_-]?key|credentials?|test|admin|root|user(?:name)?|postgres|guest|public|none|string|str|text|value|required|optional)[\s_-]?[0-9!]{0,4}"
+    r"|none|nil|null|true|false|yes|no|on|off|x+|0+|1+|-+|=+|\*+|\.+|#+|n/a|tbd|empty|unset|disabled?|enabled?|bearer|basic|env|file|vault|prompt|auto|str(?:ing)?|int|bytes|bool|any|optional|secrets?|"
+    r"my[\s_-]\S{0,16}|foo|bar|baz|spam|eggs|abc(?:123|def)?|12345\w{0,4}|secret[_-]?(?:key|token|value|password)?\d*|letmein|passw0rd)",
+    re.IGNORECASE,
+)
+# Part of a program, a reference to what is elsewhere, a path, an address, a template.
+_EXPRESSION = re.compile(
+    r"^[$<\[({]|^[%@&!*~^|][\w.-]*$|\$\{?\w|\{\{|\}\}|%\(|<\w+>|^(?:/|\.{1,2}/|~/|[a-z]+://|file:|env:|vault:|arn:|ref\+|projects/|op://|sha\d+:)"
+    r"|#\{|[({]\S*[)}]|\w\(|^(?:os|self|this|process|args?|config|settings|request|kwargs|var|local|data|module|each|params?|options?|opts|env|ctx|secrets?|steps|inputs|vars|flags|cls)\.",
+)
+# Where backticks are quotes: in Python's docstrings they mark what is code.
+_BACKTICK = re.compile(r"\.(?:[cm]?[jt]sx?|go|md|sh|txt)$")
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
+# A name, a version, a date: parts that are long on the average, and can be spoken.
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_NAME_SIGNS = re.compile(r"[A-Za-z0-9\s_.:/+,@#-]+[.]?")
+_UNSPOKEN = re.compile(r"[bcdfghjklmnpqrstvwxz]{5}")
+_LEAST_WORD = 3.4
+# What looks random in code and documents: letters and digits both, no blanks and no brackets.
+_PLAIN = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])(?:[A-Za-z0-9_]|.{32})[A-Za-z0-9+/=_.~!@#$%^&*?-]+")
+_LEAST_AT_ALL, _LEAST, _LEAST_BARE, _LONG, _LONGEST_NUMBER = 4, 8, 12, 24, 5
+_NO_START = ")]:#=.,;\\?"
+# What a package brings is published with it: examples and test data, the same on every host.
+_PACKAGED = re.compile(
+    r"(?:^|/)(?:(?:site|dist)-packages|node_modules|usr/(?:share|lib|include)|lib/python[23][^/]*)/"
+)
+_BACK = 64
+_NAME = re.compile(rb"[\w.-]*$")
+
+
+@lru_cache(maxsize=64)
+def kind_of(name: str) -> Kind:
+    """Return how far a file of this name is believed."""
+    if _CREDENTIALS.search(name):
+        return Kind.CREDENTIALS
+    return Kind.SETTINGS if _SETTINGS.search(name) else Kind.TEXT
+
+
+def accepts(found: re.Match[bytes], name: str) -> bool:
+    """Return whether a match of a rule with `named` is a secret.
+
+    Args:
+        found: with the groups of the rule `named-secret`, or with `secret` alone where a command or a call
+            says that a password stands there.
+        name: of the file.
+
+    """
+    value, kind = found["secret"].decode("utf-8", "replace"), kind_of(name)
+    is_address = found[0].startswith(b"machine") or b"://" in found[0]
+    if _PACKAGED.search(name) and kind is not Kind.CREDENTIALS and not is_address:
+        return False
+    if "word" not in found.re.groupindex:
+        if found[0][:6].lower() == b"basic ":
+            value = decode(found["secret"]).partition(b":")[2].decode("utf-8", "replace")
+        return _looks_secret(unquote(value), kind if is_address else max(kind, Kind.SETTINGS))
+    if not _is_assigned(found, name):
+        return False
+    if found["quote"]:
+        return _looks_secret(value, kind)
+    bare = value.rstrip(",;)]}>.&")
+    is_long = kind is not Kind.TEXT or (_PROSE.search(name) is not None and len(bare) >= _LEAST_BARE)
+    return is_long and _looks_secret(bare, kind)
+
+
+def is_value(value: bytes) -> bool:
+    """Return whether a value that is kept as a secret is one, and not a placeholder."""
+    return _looks_secret(value.decode("utf-8", "replace").strip(), Kind.CREDENTIALS)
+
+
+def _is_assigned(found: re.Match[bytes], name: str) -> bool:
+    """Return whether the name is one of a secret, and the value is given to it."""
+    before = found.string[max(0, found.start() - _BACK) : found.start()]
+    head = cast("re.Match[bytes]", _NAME.search(before))[0]
+    before = before[: len(before) - len(head)]
+    word = (head + found["word"]).decode("latin-1")
+    if _NOT_SECRET_NAME.search(word) or (word.lower().endswith("key") and not _KEY.search(word)):
+        return False
+    if found["quote"] and found["end"] != found["quote"]:
+        return False
+    if found["quote"] == b"`" and not _BACKTICK.search(name):
+        return False
+    after = found.string[found.end("secret") : found.end() + _BACK]
+    # What shows a badge is public.
+    if before.endswith((b"?", b"&")) and b"badge" in before + after:
+        return False
+    return _is_given(found, name, before, word)
+
+
+def _is_given(found: re.Match[bytes], name: str, before: bytes, word: str) -> bool:
+    """Return whether what is between the name and the value says that the one is the other."""
+    separator, close = found["sep"], found["close"]
+    if separator.strip() == b",":
+        return bool(found["quote"]) and any(sign in close for sign in b"\"'")
+    if separator == b">":
+        return before.endswith(b"<") and b"</" in found["secret"]
+    if separator.strip():
+        return True
+    # `--password X`, `ENV API_TOKEN X`, `requirepass X`.
+    is_option = word.startswith("-") and not close
+    is_setting = kind_of(name) > Kind.TEXT and word.lower().endswith("requirepass")
+    return is_option or is_setting or before.endswith(b"ENV ")
+
+
+def _looks_secret(value: str, kind: Kind) -> bool:
+    """Return whether a value of this kind of file is one that opens something."""
+    value = value.partition("</")[0].strip()
+    if len(value) < _LEAST_AT_ALL or _PLACEHOLDER.fullmatch(value) or _EXPRESSION.search(value):
+        return False
+    if kind is Kind.CREDENTIALS:
+        return not value.isdigit() or len(value) > _LONGEST_NUMBER
+    if (
+        len(value) < _LEAST
+        or " " in value
+        or (value[0] in _NO_START and len(value) < _LONG)
+        or _is_words(value)
+    ):
+        return False
+    if kind is Kind.SETTINGS:
+        return _changes(value) >= 0.2 and entropy(value.encode()) >= 2.5
+    return (
+        _PLAIN.fullmatch(value) is not None
+        and not _UUID.fullmatch(value)
+        and _changes(value) >= 0.25
+        and entropy(value.encode()) >= 2.75
+    )
+
+
+def _is_words(value: str) -> bool:
+    """Return whether a value is made of words and numbers: a name, a version, a date."""
+    parts = _PARTS.findall(value)
+    return (
+        _NAME_SIGNS.fullmatch(value) is not None
+        and len(value) >= _LEAST_WORD * len(parts)
+        and not _UNSPOKEN.search(value)
+    )
+
+
+def _changes(text: str) -> float:
+    """Return how often the kind of character changes, from 0 to 1: seldom in words, often in what is random.
+
+    >>> _changes("correcthorse"), _changes("a1b2c3")
+    (0.0, 1.0)
+    """
+    kinds = [0 if c.islower() else 1 if c.isupper() else 2 if c.isdigit() else 3 for c in text]
+    return sum(a != b for a, b in itertools.pairwise(kinds)) / max(1, len(kinds) - 1)

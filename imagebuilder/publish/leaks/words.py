@@ -1,0 +1,57 @@
+"""Many words in one pass over bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
+# The search that looks at many bytes in one instruction takes 64 words; with more it is ten times slower.
+_MOST = 60
+_Owner = TypeVar("_Owner")
+
+
+class Words(Generic[_Owner]):
+    """Words and what each stands for; kept by each worker, as making it takes longer than using it."""
+
+    def __init__(self, owned: Sequence[tuple[bytes, _Owner]]) -> None:
+        self.longest = max((len(word) for word, _ in owned), default=1)
+        parts = [owned[at : at + _MOST] for at in range(0, len(owned), _MOST)]
+        # The one is quick and finds no match inside another; the other does, at an eighth of the speed.
+        self._parts = [
+            (
+                BytesAhoCorasick([word for word, _ in part], matchkind=MatchKind.LeftmostFirst),
+                BytesAhoCorasick([word for word, _ in part]),
+                [owner for _, owner in part],
+                _crowded([word for word, _ in part]),
+            )
+            for part in parts
+        ]
+
+    def find(self, data: bytes) -> Iterator[tuple[int, _Owner]]:
+        """Find every word: its place, and what it stands for.
+
+        What the quick search leaves out begins inside a match that it finds: there the thorough one looks,
+        where another word can begin inside it at all.
+        """
+        for quick, thorough, owners, crowded in self._parts:
+            for index, low, high in quick.find_matches_as_indexes(data):
+                if index not in crowded:
+                    yield low, owners[index]
+                    continue
+                near = data[low : high - 1 + self.longest]
+                for inner, start, _ in thorough.find_matches_as_indexes(near, overlapping=True):
+                    if low + start < high:
+                        yield low + start, owners[inner]
+
+
+def _crowded(words: Sequence[bytes]) -> frozenset[int]:
+    """Name the words inside of which another one, or the same again, can begin."""
+    return frozenset(
+        index
+        for index, word in enumerate(words)
+        for at in range(len(word))
+        for other, begun in enumerate(words)
+        if (at or other != index) and (begun.startswith(word[at:]) or word[at:].startswith(begun))
+    )

@@ -1,0 +1,329 @@
+"""A push: which images, under which tags, past which gates, with which documents; and the push itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagebuilder import catalog
+from imagebuilder import recipe as recipes
+from imagebuilder.core import labels as label_names
+from imagebuilder.core.progress import Progress
+from imagebuilder.core.reference import parse
+from imagebuilder.core.yamlfile import printable
+from imagebuilder.errors import GateError, ImagebuilderError, InputError
+from imagebuilder.host.site import Site
+from imagebuilder.publish import gates, leaks, proof
+from imagebuilder.publish.attest import bundle, publish
+from imagebuilder.publish.attest.bundle import Document
+from imagebuilder.publish.attest.publish import Attached
+from imagebuilder.publish.gates import Gate, Placed, Waiver
+from imagebuilder.recipe import NotSecret
+from imagebuilder.recipe.tags import in_repository, of_platform
+from imagebuilder.registry import Client, PushResult, options_for, upload
+from imagebuilder.store import ImageRecord, Store
+from imagebuilder.workflow import Last, labels, last_images, named, require_in_step, require_platform
+from imagebuilder.workflow import source as sources
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushRequest:
+    """What a user asks for.
+
+    Attributes:
+        target: a recipe's path, or an image's name.
+        repository: where to, `host/path` or `host/path:tag`.
+        platform: push this platform's image alone; "" for all.
+        tags: to give the image, besides the recipe's and the one in `repository`.
+        move: let a tag that stands for another image stand for this one.
+        waived: gates that may refuse, on every platform.
+        untested_on: platforms whose image needs no smoke test.
+        attach: attach documents.
+        plain_http: speak plain HTTP with a registry that does not speak TLS.
+
+    """
+
+    target: str
+    repository: str
+    platform: str = ""
+    tags: tuple[str, ...] = ()
+    move: bool = False
+    waived: frozenset[str] = frozenset()
+    untested_on: tuple[str, ...] = ()
+    attach: bool = True
+    plain_http: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Images that the store has, before any gate.
+
+    Attributes:
+        request: that they were found for.
+        last: the images.
+        tags: to push them under, as the recipe says.
+        own: those of them that say nothing but what is inside.
+        waived: gates that may refuse, for each platform.
+
+    """
+
+    request: PushRequest
+    last: Last
+    tags: tuple[str, ...]
+    own: tuple[str, ...]
+    waived: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushContext:
+    """What a push works with.
+
+    Attributes:
+        store: that has the images.
+        site: the site's settings.
+        key: to sign with; None for no signatures.
+        progress: told what is being done.
+        warn: told what does not stop the push.
+
+    """
+
+    store: Store
+    site: Site
+    key: EllipticCurvePrivateKey | None
+    progress: Progress
+    warn: Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """What a push did.
+
+    Attributes:
+        result: of the transfer.
+        images: that were pushed, sorted by platform.
+        is_index: whether an index that joins them was pushed too.
+        attached: to each image, and last to the index.
+        waivers: of all platforms.
+
+    """
+
+    result: PushResult
+    images: tuple[ImageRecord, ...]
+    is_index: bool
+    attached: tuple[Attached, ...]
+    waivers: tuple[Waiver, ...]
+
+    @property
+    def signed(self) -> int:
+        """How many signatures were made."""
+        return sum(item.signed for item in self.attached)
+
+
+def prepare(request: PushRequest, store: Store) -> Candidate:
+    """Find what to push, and the tags to push it under.
+
+    Raises:
+        InputError: there is no such image, or an argument is wrong.
+        LockError: a recipe's image was never built.
+
+    """
+    last = last_images(request.target, store, request.platform)
+    if last is None:
+        raise InputError(
+            f"`{request.target}` is not an image in the store",
+            where="imagebuilder push",
+            hint="give the recipe that it is built from; `imagebuilder cache ls` lists what is there",
+        )
+    waived = _waived(request, last)
+    tags, own = _tags(last, store, parse(request.repository).path)
+    return Candidate(request=request, last=last, tags=tags, own=own, waived=waived)
+
+
+def push(candidate: Candidate, context: PushContext) -> Pushed:
+    """Push images that pass every gate, with their documents and signatures; the tags come last.
+
+    Raises:
+        ImagebuilderError: a gate refused, see `pass_gates`; or a document holds a secret.
+        RegistryError: the registry refused, broke or cannot be reached.
+
+    """
+    request, last, store = candidate.request, candidate.last, context.store
+    reviewed = reviewed_files(request.target, last, store)
+    waivers = pass_gates(candidate, reviewed, context)
+    documents = {
+        image.manifest: _documents(request.target, image, store, waivers[image.platform])
+        if request.attach
+        else ()
+        for image in last.images
+    }
+    search_documents(documents, reviewed, store, context.site)
+    attached: list[Attached] = []
+    whole, live, title = last.whole, context.progress, f"{last.whole.name} to {request.repository}"
+    live.begin("push", title, "pushing", whole.size)
+    destination = upload.Destination(
+        reference=request.repository,
+        tags=(*candidate.tags, *request.tags),
+        own=candidate.own,
+        move=request.move,
+        options=options_for(context.site, parse(request.repository).host, plain_http=request.plain_http),
+    )
+    result = upload.push(
+        whole,
+        store,
+        destination,
+        attach=lambda client: attached.extend(_attach(client, last, documents, context)),
+        advance=lambda count: live.advance("push", count),
+    )
+    live.end("push", title, "done", result.pushed_bytes)
+    return Pushed(
+        result=result,
+        images=last.images,
+        is_index=last.index is not None,
+        attached=tuple(attached),
+        waivers=tuple(waiver for image in last.images for waiver in waivers[image.platform]),
+    )
+
+
+def pass_gates(
+    candidate: Candidate, reviewed: Sequence[NotSecret], context: PushContext
+) -> Mapping[str, tuple[Waiver, ...]]:
+    """Try every gate for every platform.
+
+    Returns:
+        what was waived on each platform: to be told, and recorded in the provenance.
+
+    Raises:
+        ImagebuilderError: the one gate's own error; a GateError with all findings where several refuse.
+
+    """
+    passed: dict[str, tuple[Waiver, ...]] = {}
+    refused: list[ImagebuilderError] = []
+    unused = set(reviewed)
+    for image in candidate.last.images:
+        review = gates.review(_findings(image, context), reviewed)
+        unused &= set(review.unused)
+        prefix = f"on {image.platform}: " if len(candidate.last.known) > 1 else ""
+        own = _gates(candidate.request.target, image, context.store, review.findings)
+        try:
+            waivers = (*gates.pass_all(own, candidate.waived[image.platform]), *review.waivers)
+        except ImagebuilderError as error:
+            error.problems = tuple(
+                dataclasses.replace(item, message=prefix + item.message) for item in error.problems
+            )
+            refused.append(error)
+            continue
+        passed[image.platform] = tuple(
+            dataclasses.replace(item, reason=prefix + item.reason) for item in waivers
+        )
+    for item in reviewed:
+        if item in unused and not item.path.startswith("(attached)/"):
+            context.warn(f"not_secret: nothing was found in {printable(item.path)} with sha256 {item.sha256}")
+    if len(refused) > 1:
+        raise GateError.of([problem for error in refused for problem in error.problems])
+    if refused:
+        raise refused[0]
+    return passed
+
+
+def reviewed_files(target: str, last: Last, store: Store) -> tuple[NotSecret, ...]:
+    """Read which files hold nothing secret: from the recipe as it is now, or as it was when it was built."""
+    if named(target).is_recipe:
+        return recipes.load(Path(target), catalog.names()).not_secret
+    image = last.images[0]
+    return sources.recall(store, image).not_secret() if store.source(image.manifest).exists() else ()
+
+
+def search_documents(
+    documents: Mapping[str, Sequence[Document]], reviewed: Sequence[NotSecret], store: Store, site: Site
+) -> None:
+    """Search what goes with the images, as the images themselves were searched.
+
+    Raises:
+        GateError: something secret was found.
+
+    """
+    files = {name: data for made in documents.values() for one in made for name, data in one.files.items()}
+    found = leaks.scan_documents(files, leaks.marks(site, Path.home(), store.root))
+    left = gates.review([("attached", finding) for finding in found], reviewed).findings
+    gates.require_no_secrets(left)
+
+
+def _waived(request: PushRequest, last: Last) -> Mapping[str, tuple[str, ...]]:
+    """Name the gates that may refuse on each platform."""
+    for name in request.untested_on:
+        require_platform(name, last.platforms, "--untested-on")
+    everywhere = tuple(sorted(request.waived))
+    return {
+        name: (*everywhere, "smoke-test") if name in request.untested_on else everywhere
+        for name in last.platforms
+    }
+
+
+def _tags(last: Last, store: Store, repository: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Name the tags to push under, and those of them that say nothing but what is inside."""
+    whole = last.whole
+    version = labels(last.images[0], store).get(label_names.VERSION, "")
+    own = in_repository((version, whole.lock[:12]), version, whole.name, repository)
+    given = in_repository(whole.tags, version, whole.name, repository)
+    if last.is_part:
+        # The plain tags are for all platforms together.
+        (platform,) = last.platforms
+        return tuple(of_platform(tag, platform) for tag in given), tuple(
+            of_platform(tag, platform) for tag in own
+        )
+    return given, own
+
+
+def _findings(image: ImageRecord, context: PushContext) -> tuple[Placed, ...]:
+    """Search an image for secrets; warn of what could not be searched."""
+    live = context.progress
+    marks = leaks.marks(context.site, Path.home(), context.store.root)
+    size = sum(layer.record.size for layer in image.layers)
+    row, title = f"scan {image.platform}", f"secrets in {image.name}"
+    if len(image.siblings) > 1:
+        title += f" for {image.platform}"
+    live.begin(row, title, "searching", size)
+    scan = leaks.scan(image, context.store, marks, advance=lambda count: live.advance(row, count))
+    live.end(row, title, "failed" if scan.findings else "done", scan.bytes)
+    for note in scan.notes:
+        context.warn(str(note))
+    return scan.findings
+
+
+def _gates(target: str, image: ImageRecord, store: Store, findings: Sequence[Placed]) -> tuple[Gate, ...]:
+    """List what has to hold of an image in which something was found."""
+    return (
+        Gate(name="recipe", check=lambda: require_in_step(target, store, image.platform)),
+        Gate(name="smoke-test", check=lambda: proof.require(image, store)),
+        Gate(name="secrets", check=lambda: gates.require_no_secrets(findings)),
+        Gate(name="baked-keys", check=lambda: gates.require_no_baked_keys(findings)),
+    )
+
+
+def _documents(
+    target: str, image: ImageRecord, store: Store, waivers: Sequence[Waiver]
+) -> tuple[Document, ...]:
+    """Write what goes with an image; its provenance records what was waived."""
+    told = tuple(f"{waiver.gate}: {waiver.reason}" for waiver in waivers)
+    source = sources.find(target, image, store)
+    return bundle.documents(image, store, source, told, bundle.claimed_time())
+
+
+def _attach(
+    client: Client, last: Last, documents: Mapping[str, tuple[Document, ...]], context: PushContext
+) -> list[Attached]:
+    """Attach documents and signatures to each image, and a signature to the index that joins them."""
+    store, key = context.store, context.key
+    attached = [
+        publish.attach(client, bundle.subject_of(image, store), documents[image.manifest], key)
+        for image in last.images
+    ]
+    if last.index is not None:
+        attached.append(publish.attach(client, bundle.subject_of(last.index, store), (), key))
+    return attached

@@ -1,0 +1,305 @@
+"""Whether a lock is what its recipe asks for, compared by meaning: offline, and without trust in the lock.
+
+The checksum in a lock is public: it finds a lock that somebody forgot to renew, not one that somebody edited.
+So all that recipe and catalog decide is worked out again, and compared. What holds each field of a lock:
+
+| field | held by |
+|---|---|
+| `format` | `lock.file`, which reads only its own |
+| platform of a section, `python`, `base`, order of every list | `lock.rules`, and equal to the recipe's |
+| `inputs` | checksum of recipe and catalog (`lock.file.require_in_step`) |
+| `recipe` | the recipe's name |
+| `base`, `image.name`, `image.digest` or `image.index` | the recipe's base, and the digest if it has one |
+| `image.layers`, `env`, `labels`, `user` | what the registry has under the digest, at the build |
+| `image.packages`, `accounts`, `archives` | the layers of the base, at the build |
+| `pins` | computed from the packages, and within the recipe's pins |
+| `packages` | those that recipe and catalog ask for, each among the installed |
+| `overrides` | only pins that the recipe forces, with the versions that the lock has |
+| `wheels[].name`, `version`, `file` | each other (`lock.rules`), pins; METADATA at the build |
+| `wheels[].component` | requirements; those of METADATA at the build (`closure`) |
+| `debs[].name`, `version`, `architecture`, `path` | each other (`lock.rules`), pins; the control file |
+| `debs[].archive` | the archives of the base and of the catalog |
+| a package more, or one less | METADATA and control files at the build (`closure`, `layers.system.debs`) |
+| `builds` | components that the recipe compiles, their requests in the catalog |
+| `layers[].key` | keys of the plan; its digest by the bytes, its diffID by `build --verify` |
+| `sha256`, `size` | the bytes: here the lock decides. An index or archive must offer them under that name |
+| versions of what nobody pins | the bytes: here the lock decides too |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from imagebuilder import catalog
+from imagebuilder import plan as plans
+from imagebuilder.catalog import Selection
+from imagebuilder.core import platforms
+from imagebuilder.debian import suites
+from imagebuilder.debian import versions as debversion
+from imagebuilder.errors import InputError, LockError, Problem
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.model import Build, Lock, Wheel
+from imagebuilder.recipe import Recipe
+from imagebuilder.resolve import archivepins, basefit, debpins
+from imagebuilder.resolve.request import ArchivePin, BuildRequest, Request, request
+
+OF_PYTHON = "python"  # the component of wheels that no other brings in
+
+Found = Iterator[tuple[str, str]]
+"""Key path and message of each problem."""
+
+
+def require(selection: Selection, lock: Lock, where: str) -> None:
+    """Refuse a lock that is not what its recipe asks for.
+
+    Args:
+        selection: the recipe, with its components.
+        lock: of one of its platforms, and made from this recipe as its checksum says.
+        where: the lock's file, for messages.
+
+    Raises:
+        LockError: everything that differs, each with its key.
+
+    """
+    hint = locks.again(where)
+    found = [
+        Problem(message=text, where=f"{where}: {key}", hint=hint) for key, text in _problems(selection, lock)
+    ]
+    if found:
+        raise LockError.of(found)
+
+
+def pin_versions(selection: Selection, lock: Lock) -> dict[str, str]:
+    """Find the full version of every component in the image, pinned or always there.
+
+    A component whose package is not in the lock is left out.
+    """
+    debs = {package.name: package.version for package in lock.installed}
+    wheels = {wheel.name: wheel.version for wheel in lock.wheels}
+    versions = {build.component: build.version for build in lock.builds}
+    for part in selection.parts:
+        provider, name = part.provider, part.component.name
+        if part.built:
+            continue
+        if provider.wheel:
+            package = canonicalize_name(catalog.fill(provider.wheel, part.pin))
+            found = wheels.get(package)
+        else:
+            found = debs.get(catalog.fill(provider.real, part.pin) or part.apt[0])
+            found = debversion.upstream(found) if found else None
+        if found is not None:
+            versions[name] = found
+    return versions
+
+
+def environment(python: str, architecture: str) -> dict[str, str]:
+    """Give the variables of markers in requirements, for a Python on one of our platforms."""
+    return {
+        "implementation_name": "cpython", "platform_python_implementation": "CPython", "os_name": "posix",
+        "sys_platform": "linux", "platform_system": "Linux",
+        "platform_machine": platforms.MACHINES[platforms.of(architecture)],
+        "python_version": python, "python_full_version": f"{python}.0",
+        "implementation_version": f"{python}.0", "platform_release": "", "platform_version": "",
+    }  # fmt: skip
+
+
+def counts(requirement: Requirement, variables: Mapping[str, str], extra: str = "") -> bool:
+    """Tell whether a requirement counts: its marker holds, or it has none."""
+    if requirement.marker is None:
+        return True
+    try:
+        return requirement.marker.evaluate({**variables, "extra": extra})
+    except (UndefinedComparison, UndefinedEnvironmentName, ValueError):
+        return False  # a comparison that has no meaning, as of a version with a word
+
+
+def _problems(selection: Selection, lock: Lock) -> Found:
+    recipe, wanted = selection.recipe, request(selection, platforms.of(lock.architecture))
+    yield from _head(recipe, lock, wanted)
+    yield from _base(recipe, lock)
+    yield from _pins(lock, wanted)
+    yield from _packages(lock, wanted)
+    yield from _archives(lock, wanted)
+    yield from _required("wheels", lock.wheels, wanted.of_wheels, lock)
+    yield from _components("wheels", lock.wheels, wanted.components)
+    yield from _overrides(lock, wanted)
+    yield from _builds(lock, wanted)
+    known = {layer.key for layer in plans.wheel_layers(lock)} if lock.layers else set()
+    for number, layer in enumerate(lock.layers):
+        if layer.key not in known:
+            yield f"layers[{number}].key", "is not the key of a layer of this lock"
+
+
+def _head(recipe: Recipe, lock: Lock, wanted: Request) -> Found:
+    pairs = (("recipe", lock.recipe, recipe.name), ("python", lock.python, wanted.python))
+    for key, has, asked in pairs:
+        if has != asked:
+            yield key, f"is {has}, and the recipe asks for {asked}"
+
+
+def _base(recipe: Recipe, lock: Lock) -> Found:
+    if recipe.image is None:
+        if lock.base != recipe.base:
+            yield "base", f"is {lock.base}, and the recipe asks for {recipe.base}"
+        if lock.image:
+            yield "image", f"is {lock.image.name}, and the recipe's base is {recipe.base}"
+        return
+    try:
+        suites.facts(*lock.base.split(":", 1))
+    except (InputError, TypeError):
+        yield "base", f"`{lock.base}` is not a distribution and suite that images are made of"
+    if lock.image is None:
+        yield "image", f"is missing, and the recipe's base is {recipe.image.name}"
+        return
+    if lock.image.name != recipe.image.name:
+        yield "image.name", f"is {lock.image.name}, and the recipe's base is {recipe.image.name}"
+    if recipe.image.pinned not in {"", lock.image.digest, lock.image.index}:
+        yield "image.digest", f"is {lock.image.digest}, and the recipe asks for {recipe.image.pinned}"
+
+
+def _pins(lock: Lock, wanted: Request) -> Found:
+    """Hold the versions to the packages, and these to the recipe's pins by the resolver's own rules."""
+    versions = pin_versions(wanted.selection, lock)
+    for name in sorted(versions.keys() | lock.pins.keys()):
+        has, is_there = lock.pins.get(name), versions.get(name)
+        if has is None:
+            yield "pins", f"does not name {name}, and the lock's packages have {name} {is_there}"
+        elif is_there is None:
+            yield f"pins.{name}", f"is {has}, and no package of the lock provides {name}"
+        elif has != is_there:
+            yield f"pins.{name}", f"is {has}, and the lock's packages have {name} {is_there}"
+    debs = {package.name: package.version for package in lock.installed}
+    for pin in debpins.all_pins(wanted):
+        found = debversion.upstream(debs.get(pin.package, ""))
+        if not isinstance(pin, ArchivePin) and not catalog.matches(found, pin.value):
+            yield (
+                f"pins.{pin.pin}",
+                f'the recipe asks for {pin.pin} "{pin.value}", and {pin.package} is {found or "missing"}',
+            )
+    refined = archivepins.refined(wanted, {wheel.name: wheel.version for wheel in lock.wheels})
+    for archived in archivepins.pins(refined):
+        if not archivepins.are_met(replace(refined, deb_pins=(archived,)), lock.installed):
+            yield (
+                f"pins.{archived.pin}",
+                f'the recipe asks for {archived.pin} "{archived.value}", and {archived.package} is not that',
+            )
+
+
+def _packages(lock: Lock, wanted: Request) -> Found:
+    """Hold the list of packages to what is asked for, and each of them to being there."""
+    if lock.packages != wanted.packages:
+        more = sorted(set(lock.packages) ^ set(wanted.packages))
+        yield "packages", f"is not what recipe and catalog ask for: {', '.join(more)}"
+    versions = {package.name: package.version for package in lock.installed}
+    distribution, _, _ = lock.base.partition(":")
+    known = suites.known().get(distribution)
+    for package in sorted({"libc6", *(known.packages if known else ()), *wanted.packages}):
+        name, _, version = package.partition("=")
+        if name not in versions:
+            yield "debs", f"does not have `{name}`, which every image needs or the recipe asks for"
+        elif version and versions[name] != version:
+            yield "debs", f"has {name} {versions[name]}, and the recipe asks for {version}"
+
+
+def _archives(lock: Lock, wanted: Request) -> Found:
+    known = {*(lock.image.archives if lock.image else ()), ""}
+    known |= {pin.archive for pin in archivepins.pins(wanted)}
+    for number, deb in enumerate(lock.debs):
+        if deb.archive not in known:
+            yield f"debs[{number}].archive", f"neither the base nor a pin knows the archive {deb.archive}"
+
+
+def _required(key: str, wheels: Sequence[Wheel], requirements: Iterable[str], lock: Lock) -> Found:
+    """Find requirements that no wheel fulfils."""
+    variables = environment(lock.python, lock.architecture)
+    versions = {wheel.name: wheel.version for wheel in wheels}
+    for text in requirements:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        if not counts(requirement, variables):
+            continue
+        if name not in versions:
+            yield key, f"does not have {name}, and `{text}` is asked for"
+        elif not requirement.specifier.contains(versions[name], prereleases=True):
+            yield key, f"has {name} {versions[name]}, and `{text}` is asked for"
+
+
+def _components(key: str, wheels: Sequence[Wheel], components: Mapping[str, str]) -> Found:
+    known = {*components.values(), OF_PYTHON}
+    for number, wheel in enumerate(wheels):
+        owner = components.get(wheel.name)
+        if wheel.component not in ({owner} if owner else known):
+            wanted = owner or " or ".join(sorted(known))
+            yield f"{key}[{number}].component", f"is {wheel.component}, and {wheel.name} belongs to {wanted}"
+
+
+def _overrides(lock: Lock, wanted: Request) -> Found:
+    """Hold what is forced to what the recipe forces; the reasons are for people."""
+    versions = {wheel.name: wheel.version for wheel in lock.wheels}
+    expected = [
+        (pin.pin, pin.value, versions.get(canonicalize_name(pin.package), "")) for pin in wanted.forced
+    ]
+    below = basefit.overrides(wanted.selection, lock.image) if lock.image else ()
+    expected += [(item.pin, item.wanted, item.locked) for item in below]
+    if [(item.pin, item.wanted, item.locked) for item in lock.overrides] != expected:
+        names = ", ".join(name for name, _, _ in expected) or "nothing"
+        yield "overrides", f"is not what the recipe forces, which is {names}"
+        return
+    start = len(lock.overrides) - len(below)
+    if lock.overrides[start:] != below:
+        yield "overrides", "gives other reasons than the base"
+    askers = tuple(f"{wheel.name} {wheel.version} requires " for wheel in lock.wheels)
+    for number, item in enumerate(lock.overrides[:start]):
+        if not all(text.startswith(askers) for text in item.contradicts):
+            yield f"overrides[{number}].contradicts", "names a wheel that the lock does not have"
+
+
+def _builds(lock: Lock, wanted: Request) -> Found:
+    asked = wanted.builds if lock.image is None else ()
+    components = [item.component for item in asked]
+    if [build.component for build in lock.builds] != components:
+        yield "builds", f"is not what the recipe compiles, which is {', '.join(components) or 'nothing'}"
+        return
+    for number, (build, item) in enumerate(zip(lock.builds, asked, strict=True)):
+        yield from _build(f"builds[{number}]", build, item, lock)
+
+
+def _build(key: str, build: Build, asked: BuildRequest, lock: Lock) -> Found:
+    if not catalog.matches(build.version, asked.value):
+        yield f"{key}.version", f'is {build.version}, and the recipe asks for "{asked.value}"'
+    if build.packages != asked.packages:
+        yield f"{key}.packages", "is not what recipe and catalog ask for"
+    there = {*build.system, *(deb.name for deb in build.debs)}
+    distribution, _, _ = lock.base.partition(":")
+    known = suites.known().get(distribution)
+    for package in sorted({"libc6", *(known.packages if known else ()), *asked.packages}):
+        if package.partition("=")[0] not in there:
+            yield f"{key}.debs", f"does not have `{package}`, which the build needs"
+    for number, deb in enumerate(build.debs):
+        if deb.archive:
+            yield f"{key}.debs[{number}].archive", f"a suite has no archive {deb.archive}"
+    yield from _required(f"{key}.wheels", build.wheels, asked.wheels, lock)
+    yield from _components(f"{key}.wheels", build.wheels, {})
+    if len(build.sources) != 1 or not _is_source(build, asked, lock):
+        yield f"{key}.sources", f"is not the one source of {build.component} {build.version}"
+
+
+def _is_source(build: Build, asked: BuildRequest, lock: Lock) -> bool:
+    """Tell whether a build's first source is of its component and version, from where it may come."""
+    source = build.sources[0]
+    if source.origin == "upstream":
+        return (source.name, source.version) == (asked.component, build.version)
+    if source.origin == "index":
+        return (source.name, source.version) == (asked.sdist, build.version)
+    distribution, _, _ = lock.base.partition(":")
+    known = suites.known().get(distribution)
+    return (
+        (source.name, debversion.upstream(source.version)) == (asked.debian, build.version)
+        and known is not None
+        and source.suite in known.suites
+    )

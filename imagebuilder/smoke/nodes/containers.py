@@ -1,0 +1,249 @@
+"""Nodes as containers on a network of their own; whatever happens, nothing of them stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import docker
+import requests
+from docker.errors import APIError, DockerException
+
+from imagebuilder.catalog import Launcher
+from imagebuilder.errors import EnvironmentFault
+from imagebuilder.host import leftovers
+from imagebuilder.host.engine import execute
+from imagebuilder.smoke.engine import Engine, explained, user_of
+from imagebuilder.smoke.nodes import packing
+from imagebuilder.smoke.nodes.cluster import (
+    FOLDER,
+    OUTPUT_LIMIT,
+    SHARED,
+    Command,
+    Outcome,
+    stop_script,
+    was_time_up,
+    wrap,
+)
+from imagebuilder.smoke.report import Mode
+from imagebuilder.smoke.target import Options, Target
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
+    from docker.models.networks import Network
+
+# The capabilities that a node of root's needs: to take the job's keys whoever owns them, and for sshd, which
+# listens on port 22, confines itself to a folder, and becomes the user who logs in. MPI and NCCL need none:
+# ranks do without reading each other's memory (SYS_PTRACE), as in every container.
+_POWERS = ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL")
+_SSHD_POWERS = ("NET_BIND_SERVICE", "SETGID", "SETUID", "SYS_CHROOT")
+# A rank has some threads for each core; a fork bomb has more. The rest of the memory is the host's.
+_PROCESSES, _PROCESSES_PER_CORE = 4096, 256
+_SHARE_OF_MEMORY = 0.9
+
+# What the engine answers where the container is gone, or not running.
+_NOT_RUNNING = (404, 409, 500)
+
+
+@contextlib.contextmanager
+def start(
+    engine: Engine, target: Target, options: Options, mode: Mode, run_id: str
+) -> Iterator[ContainerCluster]:
+    """Start the nodes, with this run's keys and the payload in them; remove everything at the end.
+
+    Raises:
+        EnvironmentFault: the engine cannot start them.
+
+    """
+    leftovers.sweep(engine)
+    run_id = f"smoke-{run_id}"
+    labels = leftovers.labels(run_id, options.patience)
+    try:
+        with explained("starting the nodes"):
+            owner = user_of(engine, target.reference)
+            # An image that has its key in a layer is proven with that one.
+            keys = () if target.baked_keys else packing.keys(run_id)
+            archive = packing.pack((*keys, *packing.payload()), owner)
+            # Internal: the nodes reach each other, and nothing else.
+            network = engine.client.networks.create(
+                leftovers.name(run_id), driver="bridge", labels=labels, internal=True
+            )
+            nodes: list[ContainerNode] = []
+            for index in range(options.nodes):
+                settings = {
+                    "shm_size": options.shm_bytes,
+                    "labels": labels,
+                    "device_requests": _gpus(mode, index, options.nproc_per_node),
+                    **_shared([node.container for node in nodes]),
+                    **confined(engine, options, options.containers.get(index, {})),
+                }
+                container = _create(engine, target.reference, network, f"node{index}", settings)
+                # Copied, not mounted: the engine may be on another host.
+                container.put_archive("/", archive)
+                container.start()
+                nodes.append(ContainerNode(name=f"node{index}", container=container, owner=owner))
+            cluster = ContainerCluster(engine.kind, tuple(nodes), network)
+        yield cluster
+    finally:
+        leftovers.remove(engine, run_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerNode:
+    """A node that is a container; `owner` is the user and group that the image runs as."""
+
+    name: str
+    container: Container
+    owner: tuple[int, int]
+
+    def run(self, command: Command) -> Outcome:
+        """Run a command in the container, as the image's user."""
+        started = time.monotonic()
+        api = self.container.client.api  # type: ignore[union-attr]  # a container from a client has it
+        try:
+            argv, env = wrap(command, FOLDER), dict(command.env)
+            ended = execute(api, str(self.container.id), argv, keep=OUTPUT_LIMIT, environment=env)
+        except APIError as error:
+            if error.status_code not in _NOT_RUNNING:
+                raise
+            said = str(error.explanation or error)
+            return Outcome(code=None, stdout="", stderr=said, seconds=time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return Outcome(
+            code=ended.code,
+            stdout=ended.stdout,
+            stderr=ended.stderr,
+            seconds=seconds,
+            timed_out=was_time_up(ended.code, seconds, command),
+        )
+
+    def stop(self) -> None:
+        """End what `run` started and has not ended yet."""
+        with contextlib.suppress(DockerException, requests.RequestException):
+            self.container.exec_run(stop_script(FOLDER))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Copy a file into the smoke folder of the container."""
+        item = packing.Item(path=name, mode=0o644, data=data)
+        with explained(f"copying {name} into {self.name}"):
+            self.container.put_archive(FOLDER, packing.pack([item], self.owner))
+
+
+class ContainerCluster:
+    """Running containers, named node0, node1, ... on one bridge."""
+
+    def __init__(
+        self, kind: Literal["docker", "podman"], nodes: tuple[ContainerNode, ...], network: Network
+    ) -> None:
+        """Take nodes that were started, and read where the engine put them."""
+        self.kind: Literal["docker", "podman", "process"] = kind
+        self.folder = FOLDER
+        self.shared = SHARED
+        self.python: tuple[str, ...] = ("python",)
+        network.reload()
+        self.subnet = _subnet(network)
+        self._nodes = nodes
+        self._network = str(network.name)
+        # Below the ports that Linux hands out by itself.
+        self._ports = iter(range(29400, 30000))
+
+    @property
+    def nodes(self) -> tuple[ContainerNode, ...]:
+        """The nodes; where ranks meet, the first one."""
+        return self._nodes
+
+    def host(self, index: int) -> str:
+        """Name by which the other nodes reach a node."""
+        return self._nodes[index].name
+
+    def address(self, index: int) -> str:
+        """Its IP address."""
+        container = self._nodes[index].container
+        with explained(f"asking for the address of {self._nodes[index].name}"):
+            container.reload()
+        return str(container.attrs["NetworkSettings"]["Networks"][self._network]["IPAddress"])
+
+    def port(self) -> int:
+        """Name a port of the first node that nothing has used yet."""
+        return next(self._ports)
+
+    def rank_env(self, index: int) -> dict[str, str]:
+        """Variables that a rank needs here to be taken for a host of its own."""
+        # NCCL tells hosts apart by name and boot id; the boot id is the same in all containers of one host.
+        return {"NCCL_HOSTID": self._nodes[index].name}
+
+    def launcher(self, launcher: Launcher) -> tuple[str, ...]:
+        return launcher.command
+
+    def state(self, index: int) -> tuple[bool, str]:
+        """Say whether a node's container runs, and give the last of its log."""
+        container = self._nodes[index].container
+        with explained(f"asking how {self._nodes[index].name} is"):
+            container.reload()
+            return container.status == "running", container.logs(tail=20).decode(errors="replace").strip()
+
+
+def _create(
+    engine: Engine, reference: str, network: Network, name: str, settings: Mapping[str, object]
+) -> Container:
+    endpoint = engine.client.api.create_endpoint_config(aliases=[name])
+    # No command: the entrypoint then keeps sshd in the foreground, as a worker of a job does.
+    return engine.client.containers.create(
+        reference,
+        name=f"{network.name}-{name}",
+        hostname=name,
+        network=str(network.name),
+        networking_config={str(network.name): endpoint},
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def confined(engine: Engine, options: Options, given: Mapping[str, Any]) -> dict[str, object]:
+    """Say what the container of a node may do and use at most.
+
+    Args:
+        engine: whose host it is; not every engine can limit what a container uses.
+        options: of the run; its nodes share the host's memory.
+        given: for this node, which counts first; powers and security options come on top.
+
+    """
+    own: dict[str, object] = {"cap_drop": ["ALL"]}
+    if engine.limits_processes:
+        own["pids_limit"] = (_PROCESSES + _PROCESSES_PER_CORE * engine.cores) * options.nproc_per_node
+    if engine.limits_memory and engine.memory_bytes:
+        # Without swap: the same number for both.
+        own["mem_limit"] = own["memswap_limit"] = int(engine.memory_bytes * _SHARE_OF_MEMORY) // options.nodes
+    return {
+        **own,
+        **given,
+        "cap_add": [*_POWERS, *_SSHD_POWERS, *given.get("cap_add", ())],
+        "security_opt": ["no-new-privileges", *given.get("security_opt", ())],
+    }
+
+
+def _gpus(mode: Mode, index: int, nproc_per_node: int) -> list[docker.types.DeviceRequest]:
+    """Give a node one GPU for each of its ranks, or the one that all ranks share."""
+    if mode == "cpu":
+        return []
+    first = index * nproc_per_node
+    devices = [str(first + local) for local in range(nproc_per_node)] if mode == "multi-gpu" else ["0"]
+    return [docker.types.DeviceRequest(device_ids=devices, capabilities=[["gpu", "compute", "utility"]])]
+
+
+def _shared(earlier: list[Container]) -> dict[str, object]:
+    """Make an unnamed volume with the first node and give it to the others: it goes with the last of them."""
+    return {"volumes_from": [str(earlier[0].id)]} if earlier else {"volumes": [SHARED]}
+
+
+def _subnet(network: Network) -> str:
+    for entry in network.attrs.get("IPAM", {}).get("Config") or ():
+        subnet = str(entry.get("Subnet", ""))
+        if subnet and isinstance(ipaddress.ip_network(subnet), ipaddress.IPv4Network):
+            return subnet
+    raise EnvironmentFault(
+        "the engine gave the test network no IPv4 addresses", hint="allow IPv4 in the engine's address pools"
+    )

@@ -1,0 +1,170 @@
+"""Nodes as processes of this host: for a place without a container engine, such as a pod or a GPU host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from imagebuilder.catalog import Launcher
+from imagebuilder.core import process
+from imagebuilder.smoke.nodes import packing
+from imagebuilder.smoke.nodes.cluster import FOLDER, PAYLOAD, Command, Outcome, stop_script, was_time_up, wrap
+from imagebuilder.smoke.report import Mode
+from imagebuilder.smoke.target import Options
+
+# Seconds beyond a command's own limit, which `timeout` keeps.
+_SPARE = 15.0
+
+
+class ProcessNode:
+    """A node that is only a name: its commands are children of this process."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        """Name it; the folder holds the payload."""
+        self.name = name
+        self._folder = folder
+
+    def run(self, command: Command) -> Outcome:
+        """Run a command as a child, in the smoke folder."""
+        started = time.monotonic()
+        try:
+            result = process.run(
+                wrap(command, str(self._folder)),
+                timeout=command.timeout + _SPARE,
+                env=command.env,
+                cwd=self._folder,
+                check=False,
+            )
+        except process.CommandError as error:
+            result = error.result
+        seconds = time.monotonic() - started
+        # Killed by a signal: the number that a shell, and a container engine, would give.
+        code = 128 - result.code if result.code < 0 else result.code
+        return Outcome(
+            code=code,
+            stdout=self._anonymous(result.stdout),
+            stderr=self._anonymous(result.stderr),
+            seconds=seconds,
+            timed_out=was_time_up(code, seconds, command),
+        )
+
+    def stop(self) -> None:
+        """End what `run` started and has not ended yet."""
+        process.run(stop_script(str(self._folder)), timeout=_SPARE, check=False)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file into the smoke folder."""
+        (self._folder / name).write_bytes(data)
+
+    def _anonymous(self, text: str) -> str:
+        """Take this host's paths and name out of what ends in a report."""
+        for secret, word in (
+            (str(self._folder), FOLDER),
+            (sys.prefix, "/venv"),
+            (str(Path.home()), "~"),
+            (platform.node(), "host"),
+        ):
+            if len(secret) > 1:
+                text = text.replace(secret, word)
+        return text
+
+
+class ProcessCluster:
+    """Several such nodes; all of them are this host."""
+
+    kind: Literal["docker", "podman", "process"] = "process"
+    subnet = "127.0.0.0/8"
+
+    def __init__(
+        self, nodes: tuple[ProcessNode, ...], folder: Path, mode: Mode, nproc_per_node: int = 1
+    ) -> None:
+        """Take the nodes and what their ranks compute on."""
+        self._nodes = nodes
+        self._nproc_per_node = nproc_per_node
+        self.folder = str(folder)
+        self.shared = f"{folder}/shared"
+        self.python: tuple[str, ...] = (sys.executable,)
+        self._mode = mode
+
+    @property
+    def nodes(self) -> tuple[ProcessNode, ...]:
+        return self._nodes
+
+    def launcher(self, launcher: Launcher) -> tuple[str, ...]:
+        return (*self.python, "-m", launcher.module)
+
+    def state(self, index: int) -> tuple[bool, str]:  # noqa: ARG002 - all nodes are this host
+        return True, ""
+
+    def host(self, index: int) -> str:  # noqa: ARG002
+        return "localhost"
+
+    def address(self, index: int) -> str:  # noqa: ARG002
+        return "127.0.0.1"
+
+    def port(self) -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+    def rank_env(self, index: int) -> dict[str, str]:
+        env = {"NCCL_HOSTID": self.nodes[index].name}
+        if self._mode != "cpu":
+            first, count = (index * self._nproc_per_node, self._nproc_per_node)
+            env["CUDA_VISIBLE_DEVICES"] = (
+                ",".join(map(_visible, range(first, first + count)))
+                if self._mode == "multi-gpu"
+                else _visible(0)
+            )
+        return env
+
+
+@contextlib.contextmanager
+def start(options: Options, mode: Mode) -> Iterator[ProcessCluster]:
+    """Lay the payload out in a temporary folder and make the nodes; the folder goes at the end."""
+    with tempfile.TemporaryDirectory(prefix="imagebuilder-smoke-") as name:
+        folder = Path(name) / "payload"
+        shutil.copytree(PAYLOAD, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        for tool in (folder / "bin").iterdir():
+            tool.chmod(0o755)
+        (folder / packing.FRAMEWORKS).write_bytes(packing.frameworks())
+        (folder / "pids").mkdir()
+        (folder / "shared").mkdir()
+        nodes = tuple(ProcessNode(f"node{index}", folder) for index in range(options.nodes))
+        yield ProcessCluster(nodes, folder, mode, options.nproc_per_node)
+
+
+def environment() -> dict[str, str]:
+    """Give this process's variables; its own Python's folder comes first, as in a venv that is activated."""
+    folder = str(Path(sys.executable).parent)
+    return {**os.environ, "PATH": f"{folder}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
+
+
+def gpus() -> tuple[str, ...]:
+    """Name this host's GPUs; empty where there is no driver."""
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    try:
+        said = process.run(("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"), timeout=60).stdout
+    except process.CommandError:
+        return ()
+    return tuple(line.strip() for line in said.splitlines() if line.strip())
+
+
+def memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _visible(index: int) -> str:
+    """Name the GPU of a rank among those that this process itself may use."""
+    given = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry]
+    return given[index] if index < len(given) else str(index)

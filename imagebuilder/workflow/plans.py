@@ -1,0 +1,168 @@
+"""From a recipe's path to recipe, locks and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagebuilder import catalog
+from imagebuilder import plan as plans
+from imagebuilder import recipe as recipes
+from imagebuilder.catalog import Selection, limits
+from imagebuilder.core import platforms
+from imagebuilder.errors import InputError, LockError, Problem
+from imagebuilder.lock import file as lockfile
+from imagebuilder.lock import model as locks
+from imagebuilder.lock.file import LockFile
+from imagebuilder.lock.model import Lock
+from imagebuilder.plan import Plan
+from imagebuilder.plan.rootfs import image_files
+from imagebuilder.resolve import agreement
+from imagebuilder.resolve.request import Request, request
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockedRecipe:
+    """A recipe and its locks, read once, and found in step with each other.
+
+    Attributes:
+        path: the recipe's.
+        selection: the recipe, with its components.
+        file: the lock of each platform.
+
+    """
+
+    path: Path
+    selection: Selection
+    file: LockFile
+
+    def plans(self, platform: str = "") -> tuple[tuple[Lock, Plan], ...]:
+        """Lay out the image of each platform, or of the one that is named.
+
+        Raises:
+            InputError: the recipe is not for that platform.
+
+        """
+        require_platform(platform, self.file.platforms, str(self.path))
+        return tuple(
+            (lock, plan_of(self.selection, lock))
+            for name, lock in zip(self.file.platforms, self.file.sections, strict=True)
+            if platform in {"", name}
+        )
+
+    def request(self, platform: str) -> Request:
+        """Put together what the recipe asks of the resolvers, for one of its platforms."""
+        return request(self.selection, platform)
+
+
+def read_recipe(path: Path) -> tuple[Selection, Mapping[str, str]]:
+    """Read a recipe, choose its components, and give the checksum that each platform's lock must carry."""
+    selection = catalog.select(*recipes.read(path, catalog.names()))
+    return selection, {name: request(selection, name).checksum() for name in selection.recipe.platforms}
+
+
+def read_request(path: Path, platform: str) -> Request:
+    """Read what a recipe asks of the resolvers, for one of its platforms."""
+    return request(catalog.select(recipes.load(path, catalog.names())), platform)
+
+
+def check_recipe(path: Path, *, locked: bool = False) -> None:
+    """Look at a recipe, and its lock where there is one, without a network.
+
+    Args:
+        path: the recipe.
+        locked: whether a missing lock is an error.
+
+    Raises:
+        InputError: a file is wrong.
+        ConflictError: pins that cannot go together, as far as the catalog knows.
+        LockError: the lock is out of step, or missing where it must not be.
+
+    """
+    if locked or locks.path_for(path).exists():
+        read_plans(path)
+        return
+    selection, _ = read_recipe(path)
+    limits.require(selection, {})
+
+
+def read_locks(path: Path) -> LockedRecipe:
+    """Read a recipe and its locks, and choose the recipe's components.
+
+    Raises:
+        InputError: a file is wrong.
+        LockError: there is no lock, it is out of step, or it is not what the recipe asks for.
+
+    """
+    selection, inputs = read_recipe(path)
+    file = lockfile.read(locks.path_for(path))
+    lockfile.require_in_step(file, inputs, path)
+    require_agreement(selection, file, path)
+    for section in file.sections:
+        limits.require(selection, section.pins)
+    return LockedRecipe(path=path, selection=selection, file=file)
+
+
+def require_agreement(selection: Selection, file: LockFile, path: Path) -> None:
+    """Refuse locks that are not what their recipe asks for, whatever checksum they carry.
+
+    Raises:
+        LockError: everything that differs, on all platforms.
+
+    """
+    problems: list[Problem] = []
+    place = str(locks.path_for(path))
+    for name, section in zip(file.platforms, file.sections, strict=True):
+        try:
+            agreement.require(selection, section, f"{place}: platforms.{name}")
+        except LockError as error:
+            problems += error.problems
+    if problems:
+        raise LockError.of(problems)
+
+
+def read_plans(path: Path, platform: str = "") -> tuple[tuple[Lock, Plan], ...]:
+    """Read a recipe and its locks, and lay out the image of each platform, or of the one that is named.
+
+    Raises:
+        InputError: a file is wrong, or the recipe is not for that platform.
+        LockError: there is no lock, or it is out of step.
+
+    """
+    return read_locks(path).plans(platform)
+
+
+def read_plan(path: Path, platform: str = "") -> tuple[Lock, Plan]:
+    """Read a recipe and its lock, and lay out the image for one platform: that of the recipe if it has one.
+
+    Raises:
+        InputError: a file is wrong, or which platform is meant is not said.
+        LockError: there is no lock, or it is out of step.
+
+    """
+    found = read_plans(path, platform)
+    if len(found) > 1:
+        names = " or ".join(plan.platform for _, plan in found)
+        raise InputError(
+            "is for several platforms", where=str(path), hint=f"name one with --platform: {names}"
+        )
+    return found[0]
+
+
+def require_platform(platform: str, known: Collection[str], where: str) -> None:
+    """Refuse an unknown platform, or one that is not among these; "" stands for all.
+
+    Raises:
+        InputError: with those that there are.
+
+    """
+    if platform and platforms.check(platform) not in known:
+        raise InputError(
+            f"is not for {platform}", where=where, hint=f"it is for {' and '.join(sorted(known))}"
+        )
+
+
+def plan_of(selection: Selection, lock: Lock) -> Plan:
+    """Lay out the image of a recipe and its lock, with the image's own files."""
+    return plans.plan(selection, lock, image_files(selection.recipe, plans.environment(selection, lock)))

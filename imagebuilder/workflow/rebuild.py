@@ -1,0 +1,72 @@
+"""Building an image once more in an empty store, to see whether recipe and lock give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from imagebuilder.core.progress import Progress
+from imagebuilder.engines import embedded
+from imagebuilder.engines.embedded import BuildContext, Built
+from imagebuilder.host.site import Site
+from imagebuilder.plan import Plan
+from imagebuilder.store import Store, explained
+from imagebuilder.workflow.source import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """The digests of the image and its layers that recipe and lock give here, and the seconds it took."""
+
+    digest: str
+    layers: tuple[str, ...]
+    seconds: float
+
+
+@contextmanager
+def fresh_build(plan: Plan, context: BuildContext) -> Iterator[tuple[Built, Store]]:
+    """Make every layer of an image again, in an empty store that is removed afterwards.
+
+    The empty store shares the downloads of the given one: each is held to the lock's hash when it is used,
+    and what is fetched now is kept for later.
+
+    Raises:
+        ImagebuilderError: as a build does.
+
+    """
+    with context.store.work() as folder:
+        fresh = Store(folder / "store")
+        downloads = context.store.root / "downloads"
+        with explained(downloads):
+            downloads.mkdir(parents=True, exist_ok=True)
+            fresh.root.mkdir()
+            (fresh.root / "downloads").symlink_to(downloads.absolute())
+        yield embedded.build(plan, replace(context, store=fresh)), fresh
+
+
+def rebuild(source: Source, store: Store, site: Site, progress: Progress, platform: str = "") -> Rebuilt:
+    """Build an image from the recipe and the lock that are attached to it.
+
+    Raises:
+        LockError: the lock is not what the recipe and this version's catalog ask for.
+        FetchError: a package is no longer available.
+        BuildError: a layer could not be made.
+        StoreError: the disk is full.
+
+    """
+    lock, plan = source.read(platform)
+    context = BuildContext(
+        lock=lock,
+        store=store,
+        site=site,
+        progress=progress,
+        request=partial(source.request, plan.platform),
+    )
+    with fresh_build(plan, context) as (built, _):
+        return Rebuilt(
+            digest=built.image.manifest,
+            layers=tuple(layer.record.digest for layer in built.image.layers),
+            seconds=built.seconds,
+        )

@@ -1,0 +1,129 @@
+"""Is an image the same when it is built again? In a fresh store, layer by layer, file by file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagebuilder.engines.embedded import BuildContext
+from imagebuilder.plan import Plan
+from imagebuilder.store import ImageRecord, Store
+from imagebuilder.workflow import layerdiff
+from imagebuilder.workflow.layerdiff import FileDifference, LayerDifference
+from imagebuilder.workflow.rebuild import fresh_build
+
+_SHOWN = 50  # files of a layer in the text; the JSON has them all
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerVerdict:
+    """One layer that did not come out the same: its title, both digests, and what differs."""
+
+    title: str
+    first: str
+    second: str
+    difference: LayerDifference
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuildVerdict:
+    """What building again gave.
+
+    Attributes:
+        first, second: the manifests' digests.
+        platform: that was built.
+        layers: those that differ, the lowest first.
+        config: keys of the image's config that differ, besides the layers' own.
+        seconds: that building and comparing took.
+
+    """
+
+    first: str
+    second: str
+    platform: str
+    layers: tuple[LayerVerdict, ...]
+    config: tuple[str, ...]
+    seconds: float
+
+    @property
+    def same(self) -> bool:
+        """True where both are one image, bit for bit."""
+        return self.first == self.second
+
+
+def verify(plan: Plan, image: ImageRecord, context: BuildContext) -> RebuildVerdict:
+    """Build an image again, with none of the layers that are there, and compare.
+
+    Args:
+        plan: what was built.
+        image: what it gave.
+        context: that it was built with.
+
+    Raises:
+        ImagebuilderError: as a build does.
+
+    """
+    started = time.monotonic()
+    with fresh_build(plan, context) as (built, other):
+        again = built.image
+        return RebuildVerdict(
+            first=image.manifest,
+            second=again.manifest,
+            platform=image.platform,
+            layers=tuple(_layers(image, context.store, again, other)),
+            config=_config(image, context.store, again, other),
+            seconds=time.monotonic() - started,
+        )
+
+
+def lines(verdict: RebuildVerdict) -> Iterator[str]:
+    """Tell a verdict: one line where all is the same, else every layer and file that differs."""
+    if verdict.same:
+        yield f"again   the same digest from a fresh store, in {verdict.seconds:.1f} s"
+        return
+    yield f"again   {verdict.second}, another digest"
+    for key in verdict.config:
+        yield f"config  {key} differs"
+    for layer in verdict.layers:
+        files = layer.difference.files
+        count = f"{len(files)} file{'s differ' if len(files) != 1 else ' differs'}"
+        yield f"layer   {layer.title}: {count if files else layer.difference.about}"
+        for found in files[:_SHOWN]:
+            yield from _file(found)
+        if len(files) > _SHOWN:
+            yield f"          and {len(files) - _SHOWN} more; --json names them all"
+
+
+def _file(found: FileDifference) -> Iterator[str]:
+    changes = zip(found.what, found.first, found.second, strict=True)
+    yield f"          /{found.path}: " + "; ".join(
+        f"{what}: {a or '-'} -> {b or '-'}" for what, a, b in changes
+    )
+    if found.line:
+        yield f"            line {found.line}: {found.first_line!r} -> {found.second_line!r}"
+
+
+def _layers(first: ImageRecord, store: Store, second: ImageRecord, other: Store) -> Iterator[LayerVerdict]:
+    for one, two in zip(first.layers, second.layers, strict=True):
+        if one.record.digest != two.record.digest:
+            yield LayerVerdict(
+                title=one.title,
+                first=one.record.digest,
+                second=two.record.digest,
+                difference=layerdiff.compare(store.blob(one.record.digest), other.blob(two.record.digest)),
+            )
+
+
+def _config(first: ImageRecord, store: Store, second: ImageRecord, other: Store) -> tuple[str, ...]:
+    one, two = _flat(first, store), _flat(second, other)
+    return tuple(sorted(key for key in one.keys() | two.keys() if one.get(key) != two.get(key)))
+
+
+def _flat(image: ImageRecord, store: Store) -> Mapping[str, Any]:
+    config: dict[str, Any] = json.loads(store.blob(image.config).read_bytes())
+    inner = config.pop("config", {})
+    config.pop("rootfs", None)  # the layers' diffIDs: they are compared by themselves
+    return config | {f"config.{key}": value for key, value in inner.items()}

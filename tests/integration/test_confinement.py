@@ -1,0 +1,106 @@
+"""Programs of an image that try to get out of where they run, as root in there: none gets anywhere.
+
+The container of the tools has its own such test, in `test_toolbox`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from imagebuilder.core import process
+from imagebuilder.core.progress import no_advance
+from imagebuilder.layers.system.install import build_os_layer
+from imagebuilder.store import Store
+from tests.integration.conftest import SmallOs
+from tests.support import elsewhere, escape
+from tests.support.escape import ATTEMPTS, ON_A_BUILD, Outside
+
+CONFINE = resources.files("imagebuilder.layers.hooks").joinpath("shared", "confine.pl")
+BUILD = """
+import pickle, sys
+from pathlib import Path
+from imagebuilder.layers.system.install import build_os_layer
+from imagebuilder.core.progress import no_advance
+from imagebuilder.store import Store
+layer, debs, root = pickle.loads(Path(sys.argv[1]).read_bytes())
+record = build_os_layer(layer, debs, Store(root), no_advance)
+Path(sys.argv[2]).write_bytes(pickle.dumps(record))
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Iterator[Outside]:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    # Anybody finds the way there: what keeps them out is not this host's root's home.
+    for above in (tmp_path, *tmp_path.parents):
+        if above.stat().st_uid == os.geteuid() and above != Path("/"):
+            above.chmod(above.stat().st_mode | 0o011)
+    with escape.outside(folder) as found:
+        yield found
+
+
+def test_a_package_s_script_does_not_get_out_where_root_builds(
+    small_os: SmallOs, outside: Outside, tmp_path: Path
+) -> None:
+    assert os.geteuid() == 0, "this is about root; run it as root"
+    program = outside.program(f"/{escape.REPORT}", hooks=True)
+    layer, debs = escape.hostile(small_os.layer, small_os.debs, program, tmp_path)
+    store = Store(tmp_path / "store")
+    found = escape.told(build_os_layer(layer, debs, store, no_advance), store)
+    outside.assert_untouched()
+    escape.assert_held(found, ATTEMPTS | ON_A_BUILD, installing=True)
+    assert int(found["root is"]) >= 1 << 16
+
+
+def test_a_package_s_script_does_not_get_out_where_a_user_builds(
+    small_os: SmallOs, outside: Outside, tmp_path: Path
+) -> None:
+    program = outside.program(f"/{escape.REPORT}", hooks=True)
+    (work := tmp_path / "work").mkdir()
+    layer, debs = escape.hostile(small_os.layer, small_os.debs, program, work)
+    store = Store(work / "store")
+    (work / "asked").write_bytes(pickle.dumps((layer, debs, store.root)))
+    (home := tmp_path / "elsewhere").mkdir()
+    command = elsewhere.command(home, sys.executable, "-c", BUILD, work / "asked", work / "made")
+    elsewhere.give(work)
+    process.run(command, timeout=600)
+    found = escape.told(pickle.loads((work / "made").read_bytes()), store)  # noqa: S301  (written above)
+    outside.assert_untouched()
+    escape.assert_held(found, ATTEMPTS | ON_A_BUILD, installing=True)
+    assert int(found["root is"]) >= 1 << 16
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_the_image_s_own_python_does_not_get_out(
+    who: str, small_os: SmallOs, outside: Outside, tmp_path: Path
+) -> None:
+    """As `hooks/bytecode/python.sh` runs it; Perl stands in, as a base could have it in Python's place."""
+    folder = tmp_path / "work"
+    (folder / "root").mkdir(parents=True)
+    for deb in small_os.layer.debs:
+        if deb.name in {"perl-base", "libc6", "libcrypt1"}:
+            process.run(["dpkg-deb", "--extract", small_os.debs[deb.sha256], folder / "root"], timeout=60)
+    (folder / "escape.pl").write_text(outside.program(str(folder / "report"), hooks=False), encoding="utf-8")
+    (confine := folder / "confine.pl").write_bytes(CONFINE.read_bytes())
+    (library,) = (folder / "root/usr/lib").glob("*-linux-gnu*")
+    (loader,) = library.glob("ld-linux*.so.*")
+    words: list[str | Path] = ["perl", confine, "bare", folder, loader, "--library-path", library]
+    words += [folder / "root/usr/bin/perl", f"-I{library}/perl-base", folder / "escape.pl"]
+    if who == "user":
+        (home := tmp_path / "elsewhere").mkdir()
+        words = elsewhere.command(home, *words)
+        elsewhere.give(folder)
+    process.run(words, timeout=120)
+    found = escape.parse((folder / "report").read_text())
+    outside.assert_untouched()
+    escape.assert_held(found, ATTEMPTS, installing=False)
+    root = int(found["root is"])
+    assert root == elsewhere.UID if who == "user" else root >= 1 << 16
