@@ -219,9 +219,11 @@ def _lay_out(folder: Path, packages: Sequence[order.Package]) -> None:
 
 def _command(layer: OsLayer, desk: Desk, last: Sequence[str], output: str) -> tuple[str, ...]:
     start: tuple[str, ...] = ("mmdebstrap", "--mode=unshare")
+    # mmdebstrap removes and writes files in the new root itself, and would follow a package's links.
+    hide: tuple[str, ...] = (f'--setup-hook=perl "$1/{HANDED}/hooks/{hooks.CONFINE}" around "$1"',)
     if desk.is_root:
         # By itself mmdebstrap makes no user namespace for root: this host's root would install.
-        start = (*_as_another_user(desk), "mmdebstrap", "--mode=root")
+        start, hide = (*_as_another_user(desk), "mmdebstrap", "--mode=root"), ()
     above = isinstance(layer, UpperOsLayer)
     return (
         *start,
@@ -235,6 +237,7 @@ def _command(layer: OsLayer, desk: Desk, last: Sequence[str], output: str) -> tu
         "--skip=update,check/qemu,chroot/mount,"
         + ("cleanup,chroot/policy-rc.d,chroot/start-stop-daemon" if above else "cleanup/apt,output/dev"),
         f"--setup-hook=copy-in {shlex.quote(str(desk.folder / HANDED))} /",
+        *hide,
         *(incremental.setup_hooks(desk.folder) if above else (_EXTRACT,)),
         '--essential-hook=sh "$1/imagebuilder/hooks/install.sh" "$1"',
         *last,

@@ -3,9 +3,11 @@
 #     perl confine.pl tools FOLDER COMMAND...   the host's programs, and a folder to work in
 #     perl confine.pl bare FOLDER COMMAND...    a folder alone, with the program in it; no capability
 #     perl confine.pl inside ROOT COMMAND...    a system; those capabilities that an installation needs
+#     perl confine.pl around FOLDER             no command: as `tools`, for all who share these mounts
 #
 # `tools` and `bare` make a user namespace: the root in there is another user on the host. `inside` runs in
-# one that is there already. Perl, because mmdebstrap needs it too and its container has no Python; not a shell,
+# one that is there already, and so does `around`, from a hook of mmdebstrap: pivot_root(2) takes every process of
+# the mount namespace along, so what mmdebstrap itself does in the new root later cannot follow a link out. Perl, because mmdebstrap needs it too and its container has no Python; not a shell,
 # because after pivot_root there is no program of the host left that could give up capabilities.
 use strict;
 use warnings;
@@ -39,10 +41,14 @@ my @MASKED = qw(proc/acpi proc/asound proc/interrupts proc/kcore proc/keys proc/
 my @READ_ONLY = qw(proc/bus proc/fs proc/irq proc/sys proc/sysrq-trigger);
 
 my ($how, $root, @command) = @ARGV;
-die "confine: tools|bare|inside FOLDER COMMAND...\n" unless @command && $how =~ /^(?:tools|bare|inside)$/;
+die "confine: tools|bare|inside FOLDER COMMAND..., or around FOLDER\n"
+    unless $how eq 'around' ? !@command : @command && $how =~ /^(?:tools|bare|inside)$/;
+# Whether the host's programs are there, and all that their work needs.
+my $has_tools = $how eq 'tools' || $how eq 'around';
 
 # What is open here is the host's: mmdebstrap leaves its hooks a socket to a process outside.
 close_others();
+exit around() if $how eq 'around';
 my $others = NEW_NS | NEW_PID | NEW_NET | NEW_IPC | NEW_UTS | NEW_CGROUP;
 exit($how eq 'inside' ? in_namespaces($others) : as_another_user($others));
 
@@ -78,6 +84,13 @@ sub as_another_user {
         syswrite $mapping, '.';
     }
     return finished($pid);
+}
+
+sub around {
+    chdir $root or fail("cannot enter $root");
+    kernel('mount', 'none', '/', 0, MS_REC | MS_PRIVATE, 0);
+    enter_folder();
+    return 0;
 }
 
 # The first process of its namespace of process ids: all others end with it.
@@ -122,7 +135,7 @@ sub enter_system {
 sub enter_folder {
     my $stage = '/tmp';
     tmpfs($stage, MS_NOSUID | MS_NODEV, 'mode=755');
-    if ($how eq 'tools') {
+    if ($has_tools) {
         opendir my $top, '/' or fail('/');
         for my $name (grep { /^(?:usr|etc|s?bin|lib\w*)$/ } readdir $top) {
             if (-l "/$name") { symlink readlink("/$name"), "$stage/$name" or fail("/$name") }
@@ -162,7 +175,7 @@ sub add_kernel_folders {
         kernel('mount', "/$folder", $folder, 0, MS_BIND | MS_REC, 0);
     }
     # No user namespace within this one: its root would have all capabilities again. A masked proc says no.
-    if ($how ne 'tools' && open my $limit, '>', 'proc/sys/user/max_user_namespaces') { print $limit '0' }
+    if (!$has_tools && open my $limit, '>', 'proc/sys/user/max_user_namespaces') { print $limit '0' }
     return;
 }
 
