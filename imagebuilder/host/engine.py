@@ -31,6 +31,8 @@ class Engine:
     """An engine that answers: its client, what it is, and its own account of the host.
 
     An engine without root limits processes and memory only where it has been given those cgroup controllers.
+    `filters_internal`: the host's firewall looks at packets within a bridge, and this engine makes no rule
+    that lets those of an internal network pass.
     """
 
     client: DockerClient
@@ -41,6 +43,7 @@ class Engine:
     offers_gpus: bool
     limits_processes: bool = False
     limits_memory: bool = False
+    filters_internal: bool = False
 
 
 @contextlib.contextmanager
@@ -160,6 +163,7 @@ def _describe(client: DockerClient) -> Engine:
     names = {str(component.get("Name", "")) for component in version.get("Components") or ()}
     podman = any("podman" in name.lower() for name in names)
     devices = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or ()]
+    rootless = any("name=rootless" in option for option in info.get("SecurityOptions") or ())
     offers = "nvidia" in (info.get("Runtimes") or {}) or any(d.startswith("nvidia.com/gpu") for d in devices)
     return Engine(
         client=client,
@@ -170,6 +174,9 @@ def _describe(client: DockerClient) -> Engine:
         offers_gpus=offers,
         limits_processes=bool(info.get("PidsLimit")),
         limits_memory=bool(info.get("MemoryLimit")),
+        # Docker loads br_netfilter and lets nothing pass that has no rule; netavark makes none for internal
+        # networks. Without root the network is in a namespace with a firewall of its own.
+        filters_internal=podman and not rootless and bool(info.get("BridgeNfIptables")),
     )
 
 

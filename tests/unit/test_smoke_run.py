@@ -187,8 +187,10 @@ class Recorder:
         return call
 
 
-@pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_nodes_reach_each_other_alone_and_have_limits(kind: Literal["docker", "podman"]) -> None:
+@pytest.mark.parametrize(("kind", "filters"), [("docker", False), ("podman", False), ("podman", True)])
+def test_nodes_reach_each_other_alone_and_have_limits(
+    kind: Literal["docker", "podman"], filters: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     client = Recorder()
     made = Engine(
         client=cast(Any, client),
@@ -199,13 +201,15 @@ def test_nodes_reach_each_other_alone_and_have_limits(kind: Literal["docker", "p
         offers_gpus=False,
         limits_processes=True,
         limits_memory=True,
+        filters_internal=filters,
     )
     given = {1: {"cap_add": ["SYS_ADMIN"], "security_opt": ["apparmor=unconfined"], "pids_limit": 7}}
     with runtime.start(made, TARGET, Options(nproc_per_node=2, containers=given), "cpu", "1"):
         pass
     asked = [settings for name, settings in client.asked if name == "create"]
     network, first, second = asked
-    assert network["internal"]
+    assert network["internal"] is not filters
+    assert ("has a way out" in caplog.text) is filters
     assert (first["cap_drop"], second["cap_drop"]) == (["ALL"], ["ALL"])
     assert {"SETUID", "SYS_CHROOT"} <= set(first["cap_add"])
     assert not {"SYS_PTRACE", "NET_RAW", "MKNOD", "NET_ADMIN", "SYS_ADMIN"} & set(first["cap_add"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
     from docker.models.networks import Network
 
+log = logging.getLogger(__name__)
+
 # The capabilities that a node of root's needs: to take the job's keys whoever owns them, and for sshd, which
 # listens on port 22, confines itself to a folder, and becomes the user who logs in. MPI and NCCL need none:
 # ranks do without reading each other's memory (SYS_PTRACE), as in every container.
@@ -45,6 +48,10 @@ _SSHD_POWERS = ("NET_BIND_SERVICE", "SETGID", "SETUID", "SYS_CHROOT")
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 256
 _SHARE_OF_MEMORY = 0.9
 
+_FILTERED = (
+    "this host's firewall sees packets between containers (net.bridge.bridge-nf-call-iptables, which Docker "
+    "sets) and drops those of Podman's internal networks"
+)
 # What the engine answers where the container is gone, or not running.
 _NOT_RUNNING = (404, 409, 500)
 
@@ -69,8 +76,11 @@ def start(
             keys = () if target.baked_keys else packing.keys(run_id)
             archive = packing.pack((*keys, *packing.payload()), owner)
             # Internal: the nodes reach each other, and nothing else.
+            internal = not engine.filters_internal
+            if not internal:
+                log.warning("the nodes' network has a way out: %s", _FILTERED)
             network = engine.client.networks.create(
-                leftovers.name(run_id), driver="bridge", labels=labels, internal=True
+                leftovers.name(run_id), driver="bridge", labels=labels, internal=internal
             )
             nodes: list[ContainerNode] = []
             for index in range(options.nodes):
