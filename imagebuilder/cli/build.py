@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from imagebuilder.store import ImageRecord, IndexRecord, Store
     from imagebuilder.workflow import LockedRecipe
     from imagebuilder.workflow.reproduce import RebuildVerdict
-    from imagebuilder.workflow.source import Source
+    from imagebuilder.workflow.source import RecipeSource
 
 _BAKED = (
     "warning: `ssh: {keys: baked}` puts a private key into a layer: whoever can pull the image can log in to "
@@ -250,7 +250,9 @@ def _told(built: Built) -> dict[str, object]:
     }
 
 
-def _remember(read: LockedRecipe, source: Source, made: Sequence[Built], store: Store) -> IndexRecord | None:
+def _remember(
+    read: LockedRecipe, source: RecipeSource, made: Sequence[Built], store: Store
+) -> IndexRecord | None:
     """Keep what the images were made from; join them where all platforms of the recipe are there."""
     from imagebuilder.layers import hints
     from imagebuilder.workflow import join_images

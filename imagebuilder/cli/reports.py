@@ -23,7 +23,7 @@ from imagebuilder.cli.engines import load_image
 from imagebuilder.errors import ImagebuilderError, InputError, TestFailure
 
 if TYPE_CHECKING:
-    from imagebuilder.smoke.checkpoints import Comparison, Rules
+    from imagebuilder.smoke.checkpoints import CompareRules, Comparison
 
 
 @app.command("report")
@@ -91,7 +91,7 @@ def compare_checkpoints(
 ) -> None:
     """Say which tensors of checkpoints differ, and how far. Exit code 0: equal, 1: differ, 2: cannot say."""
     from imagebuilder.smoke import checkpoints
-    from imagebuilder.smoke.checkpoints import KINDS, Incomparable, Rules
+    from imagebuilder.smoke.checkpoints import KINDS, CompareRules, Incomparable
 
     if len(files) < 2:
         raise Incomparable("give two checkpoints at least", where="imagebuilder compare-checkpoints")
@@ -100,7 +100,9 @@ def compare_checkpoints(
     wrong = [word for word in only or () if word not in KINDS]
     if wrong:
         raise Incomparable(f"`{wrong[0]}` is none of {', '.join(KINDS)}", where="--only")
-    rules = Rules(atol=atol, rtol=rtol, only=cast("Any", tuple(only or ())), buffers=tuple(buffers or ()))
+    rules = CompareRules(
+        atol=atol, rtol=rtol, only=cast("Any", tuple(only or ())), buffers=tuple(buffers or ())
+    )
     if image:
         comparisons = _compare_inside(files, rules, image, store)
     else:
@@ -119,7 +121,7 @@ def compare_checkpoints(
 
 
 def _compare_inside(
-    files: list[Path], rules: Rules, target: str, store: Path | None
+    files: list[Path], rules: CompareRules, target: str, store: Path | None
 ) -> tuple[Comparison, ...]:
     """Compare in the image of a recipe, which is put into the engine first, or in one that the engine has.
 

@@ -18,7 +18,7 @@ from imagebuilder.errors import GateError, ImagebuilderError, InputError
 from imagebuilder.host.site import Site
 from imagebuilder.publish import gates, leaks, proof
 from imagebuilder.publish.attest import bundle, publish
-from imagebuilder.publish.attest.bundle import Document
+from imagebuilder.publish.attest.bundle import AttachedDocument
 from imagebuilder.publish.attest.publish import Attached
 from imagebuilder.publish.gates import Gate, Placed, Waiver
 from imagebuilder.recipe import NotSecret
@@ -240,7 +240,10 @@ def reviewed_files(target: str, last: Last, store: Store) -> tuple[NotSecret, ..
 
 
 def search_documents(
-    documents: Mapping[str, Sequence[Document]], reviewed: Sequence[NotSecret], store: Store, site: Site
+    documents: Mapping[str, Sequence[AttachedDocument]],
+    reviewed: Sequence[NotSecret],
+    store: Store,
+    site: Site,
 ) -> None:
     """Search what goes with the images, as the images themselves were searched.
 
@@ -308,7 +311,7 @@ def _gates(target: str, image: ImageRecord, store: Store, findings: Sequence[Pla
 
 def _documents(
     target: str, image: ImageRecord, store: Store, waivers: Sequence[Waiver]
-) -> tuple[Document, ...]:
+) -> tuple[AttachedDocument, ...]:
     """Write what goes with an image; its provenance records what was waived."""
     told = tuple(f"{waiver.gate}: {waiver.reason}" for waiver in waivers)
     source = sources.find(target, image, store)
@@ -316,7 +319,7 @@ def _documents(
 
 
 def _attach(
-    client: Client, last: Last, documents: Mapping[str, tuple[Document, ...]], context: PushContext
+    client: Client, last: Last, documents: Mapping[str, tuple[AttachedDocument, ...]], context: PushContext
 ) -> list[Attached]:
     """Attach documents and signatures to each image, and a signature to the index that joins them."""
     store, key = context.store, context.key
