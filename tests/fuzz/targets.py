@@ -270,7 +270,7 @@ def report(_folder: Path) -> Iterator[Feed]:
         path = inside / "report.json"
         path.write_bytes(data)
         with contextlib.suppress(ValueError):
-            _ = verdict.read(data).is_proof
+            _ = verdict.read(data).shortcoming
         found = reports.read(path)
         for line in reports.lines(found):
             line.encode("utf-8", "surrogatepass")

@@ -33,7 +33,7 @@ def source(store: Store, image: ImageRecord) -> RecipeSource:
     return sources.of_recipe(Path(__file__).parents[2] / "recipes" / "cpu-mpi.yaml")
 
 
-def files(documents: tuple[bundle.AttachedDocument, ...]) -> dict[str, bytes]:
+def files(documents: tuple[bundle.ImageDocument, ...]) -> dict[str, bytes]:
     return {name: data for document in documents for name, data in document.files.items()}
 
 

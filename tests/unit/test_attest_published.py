@@ -48,7 +48,7 @@ NAMES = ("signature", "source", "plan", "provenance", "attestation", "SPDX", "Cy
 
 
 @functools.cache
-def documents_of(world: World, waivers: tuple[str, ...] = ()) -> tuple[bundle.AttachedDocument, ...]:
+def documents_of(world: World, waivers: tuple[str, ...] = ()) -> tuple[bundle.ImageDocument, ...]:
     """Make the documents of an image, once for all tests that leave the store as it is."""
     return bundle.documents(world.image, world.store, world.source, waivers)
 
@@ -107,7 +107,7 @@ class World:
         data = json.loads(document.files[name])
         change(data)
         files = {**document.files, name: json.dumps(data).encode()}
-        forged = bundle.AttachedDocument(kind=kind, files=files)
+        forged = bundle.ImageDocument(kind=kind, files=files)
         self.remove(kind)
         subject = bundle.subject_of(self.image, self.store)
         artefacts.attach(Client(parse(self.repository), OPTIONS, "push"), [forged.artefact(subject)])
@@ -371,7 +371,7 @@ def test_an_image_of_another_version(own: World, monkeypatch: pytest.MonkeyPatch
     recipe = own.source.recipe.replace("port: 2222", "port: 2223")
     documents = bundle.documents(own.image, own.store, own.source)
     assert documents
-    source = bundle.AttachedDocument(
+    source = bundle.ImageDocument(
         kind=bundle.SOURCE,
         files={"recipe.yaml": recipe.encode(), "recipe.lock": own.source.lock.encode()},
     )

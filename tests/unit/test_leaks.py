@@ -29,7 +29,7 @@ from imagebuilder.errors import GateError, InputError, LockError, StoreError
 from imagebuilder.host.site import Site
 from imagebuilder.publish import push
 from imagebuilder.publish.attest import bundle
-from imagebuilder.publish.attest.bundle import AttachedDocument
+from imagebuilder.publish.attest.bundle import ImageDocument
 from imagebuilder.publish.gates import (
     Gate,
     Waiver,
@@ -566,7 +566,7 @@ def test_a_push_searches_what_it_attaches(store: Store, planted: Mapping[str, Pl
     documents = {image.manifest: bundle.documents(image, store, source)}
     push.search_documents(documents, (), store, Site())
     text = planted["GitHub token"].text
-    report = AttachedDocument(kind=bundle.REPORT, files={"smoke-report.json": text})
+    report = ImageDocument(kind=bundle.REPORT, files={"smoke-report.json": text})
     with pytest.raises(GateError, match=r"\(attached\)/smoke-report.json:2: token of GitHub"):
         push.search_documents({image.manifest: (report,)}, (), store, Site())
     known = NotSecret(

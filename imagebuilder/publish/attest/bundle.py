@@ -61,7 +61,7 @@ KINDS = (SPDX, CYCLONEDX, PROVENANCE, REPORT, SOURCE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttachedDocument:
+class ImageDocument:
     """The files of one kind, by name."""
 
     kind: DocumentKind
@@ -98,7 +98,7 @@ def subject_of(image: ImageRecord | IndexRecord, store: Store) -> Descriptor:
 
 def documents(
     image: ImageRecord, store: Store, source: RecipeSource, waivers: tuple[str, ...] = (), created: int = 0
-) -> tuple[AttachedDocument, ...]:
+) -> tuple[ImageDocument, ...]:
     """Write all documents of an image: bills of materials, report, source, and provenance over them all.
 
     A push attaches these files and nothing else, besides signatures over them.
@@ -143,7 +143,7 @@ def documents(
         )
         found.append(_single(PROVENANCE, provenance.statement(origin)))
     texts = {RECIPE: source.recipe.encode(), LOCK: source.lock.encode()}
-    return (*found, AttachedDocument(kind=SOURCE, files=texts))
+    return (*found, ImageDocument(kind=SOURCE, files=texts))
 
 
 def claimed_time(environment: Mapping[str, str] = os.environ) -> int:
@@ -161,12 +161,12 @@ def claimed_time(environment: Mapping[str, str] = os.environ) -> int:
     return int(text)
 
 
-def _single(kind: DocumentKind, data: bytes) -> AttachedDocument:
+def _single(kind: DocumentKind, data: bytes) -> ImageDocument:
     ((name, _),) = kind.files
-    return AttachedDocument(kind=kind, files={name: data})
+    return ImageDocument(kind=kind, files={name: data})
 
 
-def _report(image: ImageRecord, store: Store) -> tuple[AttachedDocument, ...]:
+def _report(image: ImageRecord, store: Store) -> tuple[ImageDocument, ...]:
     path = store.report(image.manifest)
     if not path.exists():
         return ()
