@@ -174,12 +174,12 @@ def _make(
     """Build the image of each platform, and each once more where that was asked for."""
     from imagebuilder.core.progress import shown
     from imagebuilder.engines import embedded
-    from imagebuilder.host import tools as toolbox
+    from imagebuilder.host.tools import choose_tools
     from imagebuilder.layers import hints
 
     # Before the first of them takes its minutes: may the last be made here at all?
     for _, planned in targets:
-        embedded.require_possible(embedded.missing_layers(planned, way.store), toolbox.choose(way.site))
+        embedded.require_possible(embedded.missing_layers(planned, way.store), choose_tools(way.site))
     made: list[Built] = []
     verdicts: list[RebuildVerdict] = []
     for locked, planned in targets:
