@@ -8,9 +8,8 @@ from pathlib import Path
 
 from imagebuilder.debian import sources, suites
 from imagebuilder.errors import EnvironmentFault
-from imagebuilder.host import tools
 from imagebuilder.host.site import Site
-from imagebuilder.host.tools import HOST, Tools
+from imagebuilder.host.tools import HOST, Tools, choose_tools
 
 
 def of_site(site: Site, distribution: str, suite: str, architecture: str) -> suites.Mirrors:
@@ -19,7 +18,7 @@ def of_site(site: Site, distribution: str, suite: str, architecture: str) -> sui
     if architecture in suites.facts(distribution, suite).ports:
         main = security = site.apt_ports_mirror
     if not (main and security):
-        own = default(distribution, suite, architecture, tools.choose(site))
+        own = default(distribution, suite, architecture, choose_tools(site))
         main, security = main or own.main, security or own.security
     return suites.Mirrors(main=main.rstrip("/"), security=security.rstrip("/"))
 
