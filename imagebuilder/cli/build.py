@@ -199,13 +199,13 @@ def _make(
     """Build the image of each platform, and each once more where that was asked for."""
     from imagebuilder.core.progress import shown
     from imagebuilder.engines import embedded
-    from imagebuilder.host import tools as toolbox
+    from imagebuilder.host.tools import choose_tools
     from imagebuilder.layers import hints
 
     # Every platform is checked before the first one is built, which takes minutes.
     for _, planned in targets:
         embedded.require_possible(
-            embedded.missing_layers(planned, settings.store), toolbox.choose(settings.site)
+            embedded.missing_layers(planned, settings.store), choose_tools(settings.site)
         )
     made: list[Built] = []
     verdicts: list[RebuildVerdict] = []

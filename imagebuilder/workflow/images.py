@@ -151,8 +151,8 @@ def _how_to_build(target: str) -> str:
     if not named(target).is_recipe:
         return "build its recipe again"
     return (
-        f"run: imagebuilder build {target} (an image of `build --engine docker` is in Docker, not in the store: "
-        "pass the NAME:TAG that the build printed to `smoke-test`, and push it with `docker push`)"
+        f"run: imagebuilder build {target} (an image of `build --engine docker` is in Docker, not in the "
+        "store: pass the NAME:TAG that the build printed to `smoke-test`, and push it with `docker push`)"
     )
 
 
