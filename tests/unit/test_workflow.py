@@ -46,8 +46,9 @@ def test_an_image_that_was_never_built(recipe: Path, store: Store) -> None:
             find(str(recipe), store)
         assert str(caught.value) == (
             f"{recipe}: its image is not in the store\n"
-            f"  -> run: imagebuilder build {recipe} (an image of `build --engine docker` is in Docker, "
-            "not in the store: pass the NAME:TAG that the build printed to `smoke-test`, and push it with `docker push`)"
+            f"  -> run: imagebuilder build {recipe} "
+            "(an image of `build --engine docker` is in Docker, not in the store: "
+            "pass the NAME:TAG that the build printed to `smoke-test`, and push it with `docker push`)"
         )
 
 
