@@ -61,7 +61,11 @@ def test_a_base_is_a_suite_or_an_image(tmp_path: Path) -> None:
         ('{image: "nvidia/cuda"}', "base.image: `nvidia/cuda` names a repository", "`nvidia/cuda:TAG`"),
         ('{image: "https://x.example/a:1"}', "it holds a scheme", "write `x.example/a:1`"),
         ('{image: "a:1", digest: "sha256:12"}', "base.digest: `sha256:12` is not a digest", "64 hexadecimal"),
-        (f'{{image: "a:1@{DIGEST}", digest: "sha256:{"c" * 64}"}}', "gives two different digests", "keep one"),
+        (
+            f'{{image: "a:1@{DIGEST}", digest: "sha256:{"c" * 64}"}}',
+            "gives two different digests",
+            "keep one",
+        ),
         ('{image: "a:1", tag: "2"}', "base.tag: `tag` is not a known key", "known here: digest, image"),
         (f'{{digest: "{DIGEST}"}}', "base.image: `image` is missing", "add `image:`"),
         ("{image: [a]}", "base.image: must be text, not a list", "quotes"),
