@@ -211,13 +211,13 @@ def render(
     platform: PlatformName = "",
 ) -> None:
     """Write the plan as a Dockerfile. `docker buildx build` builds it without imagebuilder. Needs a lock."""
-    from imagebuilder.core import share, textfile
+    from imagebuilder.core import files
     from imagebuilder.plan import render as renderer
     from imagebuilder.workflow import read_plan, read_plans
 
     if output is None:
         _, planned = read_plan(recipe_file, platform)
-        out(renderer.render(planned, share.template("Dockerfile.j2")).rstrip("\n"))
+        out(renderer.render(planned, files.template("Dockerfile.j2")).rstrip("\n"))
         return
     found = read_plans(recipe_file, platform)
     for _, planned in found:
@@ -225,5 +225,5 @@ def render(
         if len(found) > 1:
             # Names and versions of packages differ between platforms: one file for all would be unreadable.
             path = output.with_name(f"{output.stem}.{planned.architecture}{output.suffix}")
-        textfile.write(path, renderer.render(planned, share.template("Dockerfile.j2")))
+        files.write(path, renderer.render(planned, files.template("Dockerfile.j2")))
         out(f"wrote {path}")
