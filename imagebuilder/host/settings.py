@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from imagebuilder.core import process
 from imagebuilder.debian import sources
-from imagebuilder.debian.sources import Source
+from imagebuilder.debian.sources import AptSource
 from imagebuilder.errors import ImagebuilderError
 
 log = logging.getLogger(__name__)
@@ -234,7 +234,7 @@ def _os_release(root: Path) -> dict[str, str]:
     return {key: value.strip("\"'") for key, _, value in pairs if key}
 
 
-def _apt_sources(root: Path) -> Iterator[Source]:
+def _apt_sources(root: Path) -> Iterator[AptSource]:
     """Read every source, the distribution's own files first."""
     folder = root / "etc/apt/sources.list.d"
     others = sorted(folder.glob("*")) if folder.is_dir() else []
