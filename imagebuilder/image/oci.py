@@ -25,6 +25,7 @@ from imagebuilder.plan import (
     OsLayer,
     OsPart,
     Plan,
+    ProjectLayer,
     WheelLayer,
 )
 from imagebuilder.store import (
@@ -216,3 +217,5 @@ def _component(layer: Layer) -> str:
             return layer.name
         case KeysLayer():
             return "ssh"
+        case ProjectLayer():
+            return "project"
