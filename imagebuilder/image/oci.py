@@ -215,7 +215,5 @@ def _component(layer: Layer) -> str:
             return layer.component
         case FilesLayer():
             return layer.name
-        case KeysLayer():
-            return "ssh"
-        case ProjectLayer():
-            return "project"
+        case KeysLayer() | ProjectLayer():
+            return "ssh" if isinstance(layer, KeysLayer) else "project"

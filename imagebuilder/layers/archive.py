@@ -213,9 +213,7 @@ def _member(path: str, *, mode: int, size: int, kind: bytes, target: str, uid: i
     return extension + records + padding(len(records)) + header
 
 
-def _ustar(
-    name: tuple[bytes, bytes], *, mode: int, size: int, kind: bytes, link: bytes, uid: int
-) -> bytes:
+def _ustar(name: tuple[bytes, bytes], *, mode: int, size: int, kind: bytes, link: bytes, uid: int) -> bytes:
     """Pack a header as POSIX.1-1988 has it: an owner of group 0 without names, time 0, no device."""
     plain = name[1].ljust(_NAME_LIMIT, b"\0")
     head = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0" % (plain, mode, uid, 0, size, 0)

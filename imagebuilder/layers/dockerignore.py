@@ -1,8 +1,8 @@
 """`.dockerignore`: which files of a folder stay out. The rules are Docker's, the time they take is bounded.
 
-https://docs.docker.com/build/concepts/context/#dockerignore-files, and what BuildKit does (moby/patternmatcher):
-the last rule that matches a path, or a folder above it, decides. A path is compared name by name, so that no
-pattern, however it was meant, takes more than the product of the two lengths.
+https://docs.docker.com/build/concepts/context/#dockerignore-files, and what BuildKit does with it
+(moby/patternmatcher): the last rule that matches a path, or a folder above it, decides. A path is compared
+name by name: no pattern takes more steps than the product of both lengths.
 """
 
 from __future__ import annotations

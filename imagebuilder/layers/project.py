@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast, BinaryIO
+from typing import BinaryIO, cast
 
 from imagebuilder.core.progress import Advance, human
 from imagebuilder.core.streams import IterReader
@@ -84,6 +84,40 @@ class Listing:
         return digest.hexdigest()
 
 
+def find(above: Path, source: str, where: str) -> Path:
+    """Find a folder of the project.
+
+    Args:
+        above: the recipe's folder.
+        source: the path that the recipe gives.
+        where: the place of that, for messages.
+
+    Raises:
+        InputError: it is not there, is no folder, leads through a link, or holds all of a home.
+
+    """
+    upwards = source.split("/", maxsplit=1)[0] == ".."
+    place = Path(os.path.normpath(above / "..")) if upwards else above
+    for part in ("", *(part for part in source.split("/") if part not in {".", ".."})):
+        place = place / part
+        try:
+            mode = place.lstat().st_mode if part else place.stat().st_mode
+        except OSError as error:
+            hint = "name a folder relative to the recipe's"
+            raise InputError(f"`{place}` cannot be read: {error.strerror}", where=where, hint=hint) from None
+        if stat.S_ISLNK(mode):
+            raise InputError(f"`{place}` is a link", where=where, hint="name the folder that it leads to")
+        if not stat.S_ISDIR(mode):
+            hint = "name the folder that it is in"
+            raise InputError(f"`{place}` is not a folder", where=where, hint=hint)
+    real, home = os.path.realpath(place).rstrip("/"), os.path.realpath(Path("~").expanduser())
+    if f"{home}/".startswith(f"{real}/"):
+        raise InputError(
+            f"`{place}` holds your home folder", where=where, hint="put the project into a folder of its own"
+        )
+    return place
+
+
 def read(folder: Path) -> Listing:
     """List a folder, and hash every file that is copied.
 
@@ -102,6 +136,10 @@ def read(folder: Path) -> Listing:
             hashes.update(piece)
         files.append(hashes.done())
     walk.refuse()
+    if not files:
+        raise InputError(
+            "holds nothing that is copied", where=str(folder), hint=f"look at its {dockerignore.NAME}"
+        )
     return Listing(files=tuple(files))
 
 
@@ -307,14 +345,12 @@ class _Walk:
         led = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
         # Links on the way count too: what their own targets say of it is only seen on the disk.
         top = os.path.realpath(self._folder)
-        real = os.path.realpath(os.path.join(top, path))
+        real = os.path.realpath(f"{top}/{path}")
         if target.startswith("/") or led.split("/")[0] == ".." or not f"{real}/".startswith(f"{top}/"):
             return f"is a link that leaves the folder: {printable(target)}"
         return ""
 
-    def _content(
-        self, place: int, name: str, file: ProjectFile, seen: os.stat_result
-    ) -> Iterator[bytes]:
+    def _content(self, place: int, name: str, file: ProjectFile, seen: os.stat_result) -> Iterator[bytes]:
         """Read a file, whose size has to be the one that was seen, to the end."""
         if file.kind != "file":
             return

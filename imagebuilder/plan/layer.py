@@ -371,7 +371,7 @@ class Project:
 
     Attributes:
         checksums: one for each folder that the recipe copies, in its order.
-        revision: the commit that they are of, with `-dirty` where they differ from it; "" where none is known.
+        revision: their commit, with `-dirty` where they differ from it; "" where none is known.
 
     """
 
@@ -388,7 +388,17 @@ class Project:
 NO_PROJECT = Project()
 
 
-Layer = ImportedLayer | OsLayer | OsPart | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | KeysLayer | ProjectLayer
+Layer = (
+    ImportedLayer
+    | OsLayer
+    | OsPart
+    | BuiltLayer
+    | WheelLayer
+    | BytecodeLayer
+    | FilesLayer
+    | KeysLayer
+    | ProjectLayer
+)
 
 
 def fields(value: Any) -> dict[str, Any]:

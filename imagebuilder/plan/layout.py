@@ -13,9 +13,9 @@ from imagebuilder.lock.model import Lock, Wheel
 from imagebuilder.plan import groups
 from imagebuilder.plan.config import Config, config, image_tags, user
 from imagebuilder.plan.layer import (
+    NO_PROJECT,
     VENV,
     BuiltLayer,
-    NO_PROJECT,
     BytecodeLayer,
     Entry,
     FilesLayer,

@@ -1,4 +1,4 @@
-"""The user's own project in a recipe: which folders are copied to where, the working folder and the command."""
+"""The user's own project in a recipe: folders that are copied, the working folder and the command."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from imagebuilder.core.model import Strict
 
 _MOST_COPIES = 8
 _LONGEST = 200
-# Control characters, a backslash, and halves of characters.
-_UNFIT = re.compile("[\x00-\x1f\x7f\\\\\ud800-\udfff]")
-# What packages, wheels, the kernel and this tool's own files fill. A file of the user there could replace what
-# a pin stands for.
+# What needs no quotes where a Dockerfile has it.
+_PLAIN = re.compile(r"[A-Za-z0-9/._+@%=,-]+")
+# What packages, wheels, the kernel and this tool's own files fill: a file there could replace what a pin
+# stands for.
 _OF_THE_SYSTEM = (
     *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr"),
     *("var", "opt/venv", "opt/imagebuilder"),
@@ -28,7 +28,7 @@ _ONLY_BELOW = re.compile(r"home(?:/[^/]+)?|media|mnt|opt|root|srv|tmp")
 def _from(value: str) -> str:
     """Check a folder of the project, and write it plainly: `./src/` is `src`."""
     shown = yamlfile.printable(value)
-    if not value or len(value) > _LONGEST or _UNFIT.search(value):
+    if not value or len(value) > _LONGEST or not value.isprintable() or "\\" in value:
         raise yamlfile.Invalid(
             f"`{shown}` is not a folder's path",
             f"write it relative to the recipe's folder, in at most {_LONGEST} characters: ../src",
@@ -51,10 +51,10 @@ def _absolute(value: str) -> str:
     shown = yamlfile.printable(value)
     if not value.startswith("/"):
         raise yamlfile.Invalid(f"`{shown}` is not an absolute path", "write it as in /workspace")
-    if len(value) > _LONGEST or _UNFIT.search(value) or ".." in value.split("/"):
+    if len(value) > _LONGEST or not _PLAIN.fullmatch(value) or ".." in value.split("/"):
         raise yamlfile.Invalid(
             f"`{shown}` is not a plain path in the image",
-            f"write it without `..`, in at most {_LONGEST} characters, as in /workspace",
+            f"use letters, digits and `._+@%=,-`, no `..`, and at most {_LONGEST} characters",
         )
     return "/" + posixpath.normpath(value).strip("/")
 
