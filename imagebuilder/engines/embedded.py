@@ -23,7 +23,7 @@ __all__ = ["BuildContext", "Built", "build", "missing_layers", "require_possible
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What a build did: the image, layers made and reused, bytes fetched, and seconds."""
+    """What a build did: the image, its layers made and reused, bytes fetched, and seconds."""
 
     image: ImageRecord
     made: int
@@ -102,10 +102,11 @@ def _build(plan: Plan, context: BuildContext) -> Built:
         {layer.key: _own_layer(layer, context) for layer in lacking if isinstance(layer, ProjectLayer)}
     )
     image = oci.write_image(plan, [records[layer.key] for layer in plan.layers], context.store)
+    made_here = sum(not records[layer.key].is_empty for layer in lacking)
     return Built(
         image=image,
-        made=len(lacking),
-        reused=len(plan.layers) - len(lacking),
+        made=made_here,
+        reused=len(image.layers) - made_here,
         fetched=fetched,
         seconds=time.monotonic() - started,
     )

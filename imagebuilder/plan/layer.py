@@ -198,7 +198,7 @@ class BytecodeLayer:
     architecture: str
     venv: str = VENV
 
-    FORMAT = 2  # also of `layers/hooks/bytecode`: a change there that changes bytes counts this up
+    FORMAT = 3  # also of `layers/hooks/bytecode`: a change there that changes bytes counts this up
 
     @property
     def title(self) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from imagebuilder import catalog
 from imagebuilder.catalog import Selection
@@ -77,6 +77,24 @@ class Plan:
     def system_layers(self) -> int:
         """How many layers, from the lowest on, hold Debian packages: those of the base, and the system."""
         return sum(isinstance(layer, ImportedLayer | OsLayer | OsPart) for layer in self.layers)
+
+    def of_image(self, titles: Collection[str]) -> Plan:
+        """Leave out the bytecode layers that an image does not have, because nothing had to be compiled.
+
+        A plan cannot tell which bytecode layers come out empty: that depends on the content of the wheels.
+
+        Args:
+            titles: of the image's layers.
+
+        """
+        return replace(
+            self,
+            layers=tuple(
+                layer
+                for layer in self.layers
+                if layer.title in titles or not isinstance(layer, BytecodeLayer)
+            ),
+        )
 
 
 def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Project = NO_PROJECT) -> Plan:
@@ -247,8 +265,8 @@ def _has_modules(wheel: Wheel) -> bool:
     """Guess from its file name whether a wheel is more than libraries, of which no plan reads a byte.
 
     A wheel for one platform and any Python (`py3-none-manylinux_2_28_x86_64`) brings programs and libraries
-    of C, as NVIDIA's do; what is for one Python, or for any platform, brings modules. A wrong guess costs an
-    empty layer, or a shared one: modules are compiled in any case.
+    of C, as NVIDIA's do; what is for one Python, or for any platform, brings modules. A wrong guess costs
+    a shared layer at most: modules are compiled in any case, and without modules there is no layer.
     """
     _, abi, platform = wheel.file.removesuffix(".whl").rsplit("-", 3)[-3:]
     return abi != "none" or platform == "any"

@@ -119,6 +119,7 @@ def documents(
 
     """
     lock, plan = source.read(image.platform, Project.of_labels(labels(image, store)))
+    plan = plan.of_image({layer.title for layer in image.layers})
     with store.in_use():
         material = sbom.Material(
             name=image.name,
