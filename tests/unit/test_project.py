@@ -426,12 +426,22 @@ def test_nothing_that_a_repository_says_is_run(repository: Path, recipe: Path, f
     assert not (repository / "sprung").exists()
 
 
+def as_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+def as_link(folder: Path) -> None:
+    folder.rename(folder.parent / "x")
+    folder.symlink_to("x")
+
+
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
         (shutil.rmtree, "`SRC` cannot be read: No such file or directory"),
-        (lambda src: (shutil.rmtree(src), src.write_text("")), "`SRC` is not a folder"),
-        (lambda src: (src.rename(src.parent / "x"), src.symlink_to("x")), "`SRC` is a link"),
+        (as_file, "`SRC` is not a folder"),
+        (as_link, "`SRC` is a link"),
     ],
 )
 def test_check_looks_at_the_folders(recipe: Path, break_it: Callable[[Path], object], message: str) -> None:
