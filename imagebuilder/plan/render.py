@@ -1,8 +1,9 @@
-"""The same plan as a Dockerfile that any BuildKit builds, without imagebuilder. Pure, like the plan."""
+"""Write a plan as a Dockerfile, which any BuildKit builds without imagebuilder. Pure."""
 
 from __future__ import annotations
 
 import json
+import posixpath
 import shlex
 from dataclasses import dataclass
 
@@ -18,13 +19,14 @@ from imagebuilder.plan import (
     FilesLayer,
     KeysLayer,
     Plan,
+    ProjectLayer,
     UpperOsLayer,
     WheelLayer,
 )
 
-# Where a component is compiled; nothing of it is kept.
+# The folder that components are compiled in; it is not kept.
 _PLACE = "/imagebuilder"
-# The end mark of files written out in the Dockerfile: nothing that a file of ours would hold on a line.
+# The end mark of heredocs: none of our files has such a line.
 _HEREDOC = "IMAGEBUILDER_END_OF_FILE"
 
 
@@ -72,9 +74,10 @@ def render(plan: Plan, template: str) -> str:
     )
     environment.filters["quoted"] = _quoted
     environment.filters["json"] = json.dumps
+    environment.filters["dirname"] = posixpath.dirname
     return environment.from_string(template).render(
         name=plan.name,
-        # What the most have goes without saying.
+        # The default platform is left out.
         platform="" if plan.platform == platforms.DEFAULT else plan.platform,
         tag=plan.tag,
         base=base_of(plan),
@@ -87,20 +90,27 @@ def render(plan: Plan, template: str) -> str:
         bytecode=any(isinstance(layer, BytecodeLayer) for layer in plan.layers),
         files=entries,
         commands=[*_commands(entries), *_baked_keys(plan)],
+        project=projects(plan),
         config=plan.config,
         place=_PLACE,
         heredoc=_HEREDOC,
     )
 
 
+def projects(plan: Plan) -> tuple[tuple[str, ProjectLayer], ...]:
+    """List the user's own folders, each with the name of the build context that it has to be given as."""
+    layers = [layer for layer in plan.layers if isinstance(layer, ProjectLayer)]
+    return tuple((f"project-{number}", layer) for number, layer in enumerate(layers, start=1))
+
+
 def upstream_sources(plan: Plan) -> tuple[Source, ...]:
-    """List the archives that the Dockerfile does not fetch, and has to be given."""
+    """Return the source archives that the Dockerfile does not fetch: the user has to provide them."""
     layers = (layer for layer in plan.layers if isinstance(layer, BuiltLayer))
     return tuple(source for layer in layers for source in layer.sources if source.upstream)
 
 
 def base_of(plan: Plan) -> str:
-    """Name what the Dockerfile starts from: a suite, or the very image that the lock has, by its digest."""
+    """Return the Dockerfile's base: a suite, or the lock's base image by its digest."""
     system = plan.system
     if not isinstance(system, UpperOsLayer):
         return f"{system.distribution}:{system.suite}"
@@ -123,7 +133,7 @@ def _compiled(layer: BuiltLayer) -> _Compiled:
 
 
 def _commands(entries: list[Entry]) -> list[str]:
-    """Write folders and links as shell commands: COPY makes neither."""
+    """Return shell commands that make folders and links, because COPY makes neither."""
     commands = []
     for entry in entries:
         path = shlex.quote(entry.path)
@@ -135,7 +145,7 @@ def _commands(entries: list[Entry]) -> list[str]:
 
 
 def _baked_keys(plan: Plan) -> list[str]:
-    """Make the key of an image that has one baked in: here another one with every build."""
+    """Return shell commands that make the baked-in key; unlike our engine, every build makes a new one."""
     commands = []
     for layer in plan.layers:
         if isinstance(layer, KeysLayer):

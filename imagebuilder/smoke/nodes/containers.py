@@ -201,9 +201,11 @@ def _create(
     engine: Engine, reference: str, network: Network, name: str, settings: Mapping[str, object]
 ) -> Container:
     endpoint = engine.client.api.create_endpoint_config(aliases=[name])
-    # Without a command, the entrypoint keeps sshd in the foreground, as in a worker of a job.
+    # With `sshd`, the entrypoint keeps sshd in the foreground, as in a worker of a job, instead of starting the
+    # recipe's `command:`.
     return engine.client.containers.create(
         reference,
+        ["sshd"],
         name=f"{network.name}-{name}",
         hostname=name,
         network=str(network.name),
