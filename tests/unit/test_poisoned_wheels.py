@@ -27,8 +27,7 @@ from imagebuilder.engines.embedded import BuildContext
 from imagebuilder.errors import BuildError, LockError
 from imagebuilder.host.site import Site
 from imagebuilder.layers import archive, hints
-from imagebuilder.layers.wheels import file as wheelfile
-from imagebuilder.layers.wheels import splice
+from imagebuilder.layers.wheels import members, splice
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
@@ -94,10 +93,10 @@ def poisoned(folder: Path) -> Path:
     return path
 
 
-class Lenient(wheelfile.Unpacking):
+class Lenient(members.Unpacking):
     """Unpacks as zipfile does: what follows the end of a stream is nobody's."""
 
-    def __init__(self, member: wheelfile.Member) -> None:
+    def __init__(self, member: members.Member) -> None:
         super().__init__(member)
         self._own = zlib.decompressobj(-15)
         self._plain = member.stored

@@ -27,8 +27,9 @@ from imagebuilder.layers import archive
 from imagebuilder.layers.bytecode.interpreter import Interpreter, Interpreters
 from imagebuilder.layers.files import folder_mode
 from imagebuilder.layers.wheels import placement
-from imagebuilder.layers.wheels.file import Member, content, opened, read_wheel
+from imagebuilder.layers.wheels.file import read_wheel
 from imagebuilder.layers.wheels.layer import merge
+from imagebuilder.layers.wheels.members import Member, content, opened
 from imagebuilder.layers.wheels.placement import Environment, Placed
 from imagebuilder.plan import BytecodeLayer
 from imagebuilder.store import (
