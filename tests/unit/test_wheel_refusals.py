@@ -245,9 +245,7 @@ def test_another_hash_in_record(tmp_path: Path, store: Store) -> None:
     record = files["demo-1.0.dist-info/RECORD"]
     assert isinstance(record, bytes)
     files["demo-1.0.dist-info/RECORD"] = record.replace(encoded(CONTENT).encode(), encoded(b"other").encode())
-    refused(
-        write_zip(tmp_path / NAME, files), store, "has another sha256 than in the wheel's RECORD", TARGET
-    )
+    refused(write_zip(tmp_path / NAME, files), store, "has another sha256 than in the wheel's RECORD", TARGET)
 
 
 def test_another_size_in_record(tmp_path: Path, store: Store) -> None:
@@ -425,7 +423,13 @@ def test_bytes_between_the_last_file_and_the_directory(tmp_path: Path, store: St
 def test_bytes_after_the_end_of_the_file(tmp_path: Path, store: Store, more: bytes) -> None:
     path = make_wheel(tmp_path, {TARGET: CONTENT})
     path.write_bytes(path.read_bytes() + more)
-    refused(path, store, "is not a zip file" if len(more) == 1 else "has a comment, several parts, or other bytes beside its directory")
+    refused(
+        path,
+        store,
+        "is not a zip file"
+        if len(more) == 1
+        else "has a comment, several parts, or other bytes beside its directory",
+    )
 
 
 def test_a_comment(tmp_path: Path, store: Store) -> None:
