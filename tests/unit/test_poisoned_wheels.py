@@ -190,13 +190,13 @@ def test_a_lock_that_knows_the_poisoned_layer_is_of_no_use(
     [
         ({"diff_id": "sha256:" + "3" * 64}, "give the diffID sha256:"),
         ({"digest": "sha256:" + "3" * 64}, "give the digest sha256:"),
-        ({"unpacked": 7}, "and the lock says 7"),
+        ({"unpacked": 7}, "but the lock says 7"),
     ],
 )
 def test_what_a_lock_has_wrong_ends_there(
     tmp_path: Path, store: Store, change: dict[str, object], words: str
 ) -> None:
-    """Neither the store nor another lock gets it; and `imagebuilder lock` writes what is true."""
+    """Neither the store nor another lock gets it; and `imagebuilder lock` writes the true values."""
     path = make_wheel(tmp_path, {MEMBER: CONTENT})
     key = layer_of(path).key
     true = spliced([path], Store(tmp_path / "other"), python=samples.lock().python)
