@@ -25,6 +25,7 @@ from imagebuilder.plan import (
     OsLayer,
     OsPart,
     Plan,
+    ProjectLayer,
     WheelLayer,
 )
 from imagebuilder.store import (
@@ -219,5 +220,5 @@ def _component(layer: Layer) -> str:
             return layer.component
         case FilesLayer():
             return layer.name
-        case KeysLayer():
-            return "ssh"
+        case KeysLayer() | ProjectLayer():
+            return "ssh" if isinstance(layer, KeysLayer) else "project"
