@@ -45,7 +45,7 @@ _PC_VERSION = re.compile(r"^Version:\s*([0-9][0-9.]{0,30})", re.MULTILINE)
 _PORT = re.compile(r"^\s*Port\s+([0-9]{1,5})\s*$", re.MULTILINE | re.IGNORECASE)
 _DEPENDENCY = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]*)")
 _DPKG = frozenset(
-    {"package", "status", "priority", "essential", "depends", "pre-depends", "maintainer", "architecture"}
+    {"package", "status", "priority", "essential", "depends", "pre-depends", "provides", "maintainer"}
 )
 _AUTO = frozenset({"package", "auto-installed"})
 _IN_EVERY_SYSTEM = frozenset({"required", "important"})
@@ -288,14 +288,17 @@ def _manual(status: Sequence[Mapping[str, str]], states: str) -> tuple[str, ...]
         for block in sources.paragraphs(states, _AUTO)
         if block.get("auto-installed", "") == "1"
     }
+    providers: dict[str, set[str]] = {}
+    for block in status:
+        for name in (block["package"], *_named(block, "provides")):
+            providers.setdefault(name, set()).add(block["package"])
     names = {block["package"] for block in status}
     needs = {
         block["package"]: sorted(
-            names
-            & {
-                name
-                for key in ("depends", "pre-depends")
-                for name in _DEPENDENCY.findall(block.get(key, "").replace("\n", " "))
+            {
+                other
+                for name in (*_named(block, "depends"), *_named(block, "pre-depends"))
+                for other in providers.get(name, ())
             }
         )
         for block in status
@@ -314,6 +317,12 @@ def _manual(status: Sequence[Mapping[str, str]], states: str) -> tuple[str, ...]
             found.append(name)
             _follow([name], needs, reached)
     return tuple(sorted(found))
+
+
+def _named(block: Mapping[str, str], key: str) -> list[str]:
+    """Name the packages in a field of dependencies, whatever version or alternative they stand for."""
+    found: list[str] = _DEPENDENCY.findall(block.get(key, "").replace("\n", " "))
+    return found
 
 
 def _follow(starts: Iterable[str], needs: Mapping[str, Sequence[str]], reached: set[str]) -> list[str]:

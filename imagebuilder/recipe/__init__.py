@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from imagebuilder.recipe.model import Hosts, NotSecret, Recipe, RegistryImage, Ssh, is_name, schema
 from imagebuilder.recipe.places import Places
-from imagebuilder.recipe.reading import load, read, with_pins
+from imagebuilder.recipe.reading import checked, load, read, with_pins
 
 __all__ = [
     "Hosts",
@@ -13,6 +13,7 @@ __all__ = [
     "Recipe",
     "RegistryImage",
     "Ssh",
+    "checked",
     "is_name",
     "load",
     "read",
