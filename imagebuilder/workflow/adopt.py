@@ -26,7 +26,20 @@ from imagebuilder.recipe.draft import Draft, listed
 from imagebuilder.store import Store
 
 # The keys of a recipe, in the order in which people write them.
-_ORDER = ("name", "base", "python", "platforms", "pins", "devel", "ssh", "apt", "pip", "env")
+_ORDER = (
+    "name",
+    "base",
+    "python",
+    "platforms",
+    "pins",
+    "devel",
+    "ssh",
+    "apt",
+    "pip",
+    "env",
+    "workdir",
+    "command",
+)
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
 # What the image has anyway, or has in another way.
 _OWN_PACKAGES = re.compile(
@@ -392,15 +405,26 @@ def _config(made: _Recipe, contents: Inventory) -> None:
             f"Variables that make programs load or run something: {listed(loading)}. "
             "Set them under `env:` if that is meant."
         )
-    for word, texts in (("ENTRYPOINT", contents.entrypoint), ("CMD", contents.command)):
-        if texts and texts not in _SHELLS and not any("imagebuilder-entrypoint" in text for text in texts):
-            made.notes.append(
-                f"{word} {json.dumps(texts)}: the image starts sshd; name a command to `docker run`."
-            )
-    if contents.workdir not in {"", "/", "/root", f"/home/{user}"}:
-        made.notes.append(f"WORKDIR {contents.workdir}: a recipe has no key for it.")
+    _start(made, contents, home="/root" if user == "root" else f"/home/{user}")
     if contents.others:
         made.notes.append(f"{listed(contents.others)} of the image's config: a recipe has no key for it.")
+
+
+def _start(made: _Recipe, contents: Inventory, home: str) -> None:
+    """Carry over where and what a container starts."""
+    if contents.workdir not in {"", "/", home}:
+        made.offer(f"WORKDIR {contents.workdir}", workdir=contents.workdir)
+    entrypoint, command = contents.entrypoint, contents.command
+    if any("imagebuilder-entrypoint" in text for text in entrypoint):
+        entrypoint = ()
+    started = f"ENTRYPOINT {json.dumps(entrypoint)} with CMD {json.dumps(command)}"
+    if entrypoint:
+        made.notes.append(
+            f"{started}: an image has an entrypoint of its own, which starts sshd or `command:`. "
+            "Write there what has to run."
+        )
+    elif command and command not in _SHELLS and not any(text.endswith("sshd") for text in command):
+        made.offer(f"CMD {json.dumps(command)}", command=list(command))
 
 
 def _rest(made: _Recipe, contents: Inventory) -> None:
@@ -412,5 +436,6 @@ def _rest(made: _Recipe, contents: Inventory) -> None:
         )
     if contents.folders:
         made.notes.append(
-            f"Folders that no package accounts for: {listed([f'/{path}' for path in contents.folders])}."
+            f"Folders that no package accounts for: {listed([f'/{path}' for path in contents.folders])}. "
+            "`copy:` puts folders of your project into the image."
         )

@@ -137,15 +137,15 @@ def test_mpi_compilers_and_packages_by_apt(tmp_path: Path) -> None:
     assert recipe.pins == {"gcc": "14", "openmpi": "5.0.7"}
     # Of the two that need each other, one is enough.
     assert recipe.apt == ("build-essential", "gcc-12", "git", "one", "vim")
-    assert recipe.ssh.user == "root"
+    assert (recipe.ssh.user, recipe.workdir, recipe.command) == ("root", "/workspace", ())
     assert notes == (
-        '- ENTRYPOINT ["/start.sh"]: the image starts sshd; name a command to `docker run`.\n'
-        '- CMD ["python3", "train.py"]: the image starts sshd; name a command to `docker run`.\n'
-        "- WORKDIR /workspace: a recipe has no key for it.\n"
+        '- ENTRYPOINT ["/start.sh"] with CMD ["python3", "train.py"]: an image has an entrypoint of its own, '
+        "which starts sshd or `command:`. Write there what has to run.\n"
         "- Volumes of the image's config: a recipe has no key for it.\n"
         "- Private ssh keys (etc/ssh/ssh_host_ed25519_key, root/.ssh/id_rsa): no layer holds one. Host keys "
         "are made when a container starts, and `imagebuilder keys` makes those of a job.\n"
-        "- Folders that no package accounts for: /workspace, /opt/tool."
+        "- Folders that no package accounts for: /workspace, /opt/tool. `copy:` puts folders of your project "
+        "into the image."
     )
 
 
@@ -232,7 +232,7 @@ def test_an_mpi_that_was_compiled(tmp_path: Path) -> None:
         "- openmpi 4.1.5 in /opt/ompi: pinned is 5.0.7, the version of debian:trixie; `build: [openmpi]` "
         "compiles it.\n"
         '- mpich of an unknown version in /usr/local: mpich "4.2.1" and openmpi "5.0.7" cannot be in one '
-        "image: each is its `mpirun` and its libmpi.\n"
+        "image: both bring `mpirun` and libmpi.\n"
     )
 
 
@@ -288,6 +288,19 @@ def test_the_user_and_the_variables(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "carried"),
+    [
+        (["python", "-m", "app", 'a"b: #'], ("python", "-m", "app", 'a"b: #')),
+        (["/bin/bash"], ()),
+        (["/usr/sbin/sshd", "-D"], ()),
+    ],
+)
+def test_the_command(command: list[str], carried: tuple[str, ...], tmp_path: Path) -> None:
+    recipe, notes = written(tmp_path, {}, Cmd=command, WorkingDir="/root")
+    assert (recipe.command, recipe.workdir, notes) == (carried, None, "")
+
+
 def test_an_image_for_another_machine(tmp_path: Path) -> None:
     recipe, _ = written(tmp_path, {}, platform="linux/arm64")
     assert recipe.platforms == ("linux/arm64",)
@@ -330,7 +343,7 @@ def test_no_name_of_an_image_leaves_its_comment(tmp_path: Path) -> None:
     text = (tmp_path / "sample.yaml").read_text(encoding="utf-8")
     keys = [line for line in text.splitlines() if not line.startswith("#")]
     assert keys == ['name: "sample"', 'base: "debian:trixie"', 'python: "3.13"', ""]
-    assert "WORKDIR x\\nbase: debian:sid\\n#\\u2028\\x85\\x1b[31m\\ud800: a recipe has no key" in notes
+    assert "WORKDIR x\\nbase: debian:sid\\n#\\u2028\\x85\\x1b[31m\\ud800: is not UTF-8." in notes
     assert "Installed from an address, and on no index: fine 1.0" in notes
 
 
