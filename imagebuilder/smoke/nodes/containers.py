@@ -201,8 +201,8 @@ def _create(
     engine: Engine, reference: str, network: Network, name: str, settings: Mapping[str, object]
 ) -> Container:
     endpoint = engine.client.api.create_endpoint_config(aliases=[name])
-    # With `sshd`, the entrypoint keeps sshd in the foreground, as in a worker of a job, instead of starting the
-    # recipe's `command:`.
+    # With `sshd`, the entrypoint keeps sshd in the foreground, as in a worker of a job, instead of starting
+    # the recipe's `command:`.
     return engine.client.containers.create(
         reference,
         ["sshd"],
