@@ -69,7 +69,7 @@ def read(
     name = wanted.pinned or (previous.digest if previous else "") or tag
     try:
         image = pull.find(client, name, architecture)
-        layers = _layers(image)
+        layers = layers_of(image)
         fetch.fetch_layers(
             layers, client, store, advance=lambda _sha256, _count: None, finished=lambda _sha256: None
         )
@@ -130,7 +130,13 @@ def _broken(what: str) -> InputError:
     return InputError(f"its config cannot be used: {what}", hint="choose another image")
 
 
-def _layers(image: pull.Image) -> tuple[BaseLayer, ...]:
+def layers_of(image: pull.Image) -> tuple[BaseLayer, ...]:
+    """Return the layers of an image, checked.
+
+    Raises:
+        InputError: there are too many, or a digest is not a sha256 digest.
+
+    """
     if len(image.layers) > _MOST_LAYERS:
         raise _broken(f"it has {len(image.layers)} layers; a base can have at most {_MOST_LAYERS}")
     layers = []
