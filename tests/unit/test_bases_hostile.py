@@ -257,8 +257,8 @@ ODD = {
     "labels-of-objects": Odd(run={"Labels": {"a": {}}}, says="`Labels` is not an object of strings"),
     "user-is-a-number": Odd(run={"User": 5}, says="its user cannot be written"),
     "user-of-two-lines": Odd(run={"User": "a\nUSER root"}, says="its user cannot be written"),
-    "diff-id-is-none": Odd(config={"rootfs": {"diff_ids": ["sha256:1"]}}, says="layer 1 is not a sha256 digest"),
-    "diff-id-is-a-list": Odd(config={"rootfs": {"diff_ids": [[]]}}, says="layer 1 is not a sha256 digest"),
+    "diff-id-is-none": Odd(config={"rootfs": {"diff_ids": ["sha256:1"]}}, says="layer 1 is not a sha256"),
+    "diff-id-is-a-list": Odd(config={"rootfs": {"diff_ids": [[]]}}, says="layer 1 is not a sha256"),
     "no-diff-ids": Odd(config={"rootfs": {}}, says="what its layers are", kind=RegistryError),
     "one-diff-id-too-many": Odd(
         config={"rootfs": {"diff_ids": ["a", "b"]}}, says="what its layers are", kind=RegistryError
@@ -438,7 +438,9 @@ def test_a_layer_unpacks_to_so_much_and_no_more(
         read_base(registry, tmp_path)
 
 
-@pytest.mark.parametrize(("limit", "says"), [("_MOST_PATHS", "exceeds a limit"), ("_MOST_STEPS", "too many steps")])
+@pytest.mark.parametrize(
+    ("limit", "says"), [("_MOST_PATHS", "exceeds a limit"), ("_MOST_STEPS", "too many steps")]
+)
 def test_the_work_that_layers_make_is_counted(
     limit: str, says: str, registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,9 +172,7 @@ def test_a_component_that_only_upstream_has(
         monkeypatch.setattr(catalog, "load", lambda: changed)
         return dataclasses.replace(select(RECIPE), components=changed).with_pins(RECIPE.pins)
 
-    with pytest.raises(
-        ConflictError, match=r'no source of openmpi "5\.0\.99" is known\n  -> give its URL'
-    ):
+    with pytest.raises(ConflictError, match=r'no source of openmpi "5\.0\.99" is known\n  -> give its URL'):
         resolve(Site(), with_upstream({}))
     place = Upstream(url=server.url + PATH, sha256=SHA256)
     with pytest.raises(ConflictError, match=r'-> there is "5\.0\.98"'):
