@@ -164,7 +164,7 @@ def test_a_step_that_said_nothing_has_a_reason_too() -> None:
         ("E: Version '9.9-1' for 'libc6' was not found", "the archive no longer has libc6=9.9-1"),
         ("E: Unable to locate package libold7", "the archive no longer has libold7"),
         ("ERROR: No matching distribution found for torch==2.10.0", "the index has no torch==2.10.0"),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM", "a wheel of other bytes"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM", "a wheel with other bytes"),
     ],
 )
 def test_what_moved_on_is_named_with_what_to_do(line: str, message: str) -> None:
