@@ -35,7 +35,7 @@ _LIMIT = 600.0  # seconds for an engine to import 50 MB, or to remove them
 
 
 @dataclass(frozen=True, kw_only=True)
-class Base:
+class StageBase:
     """The origin of the base: a registry if `digest` is not empty, else the lock's packages."""
 
     name: str
@@ -47,7 +47,7 @@ class Base:
         return f"docker-image://{self.name}@{self.digest}"
 
 
-def choose(layer: OsLayer, wanted: Choice) -> Base:
+def choose(layer: OsLayer, wanted: Choice) -> StageBase:
     """Choose the origin of the base.
 
     Args:
@@ -60,11 +60,11 @@ def choose(layer: OsLayer, wanted: Choice) -> Base:
     """
     name = f"{layer.distribution}:{layer.suite}"
     if wanted == "bootstrap":
-        return Base(name=name)
+        return StageBase(name=name)
     if digest := buildx.base_digest(name):
-        return Base(name=name, digest=digest)
+        return StageBase(name=name, digest=digest)
     if wanted == "auto":
-        return Base(name=name)
+        return StageBase(name=name)
     raise EnvironmentFault(
         f"no registry answers for the base `{name}`",
         where="--base",
@@ -73,7 +73,7 @@ def choose(layer: OsLayer, wanted: Choice) -> Base:
 
 
 @contextlib.contextmanager
-def handed(base: Base, layer: OsLayer, builder: Builder, context: BuildContext) -> Iterator[str]:
+def handed(base: StageBase, layer: OsLayer, builder: Builder, context: BuildContext) -> Iterator[str]:
     """Provide the base to a builder while the block runs; bootstrap it first if it is not from a registry.
 
     Args:

@@ -28,7 +28,7 @@ _SCRIPT = re.compile(r"\(# (.*)\.\.\.\)$")
 
 
 @dataclass(kw_only=True)
-class Step:
+class BuildStep:
     """One step of a build: `name` is BuildKit's name of it, and `title` is shown to people."""
 
     name: str
@@ -52,7 +52,7 @@ class BuildLog:
         self._progress = progress
         self._raw = raw
         self._rest = ""
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, BuildStep] = {}
         self._other: deque[str] = deque(maxlen=_TAIL)
 
     def hear(self, text: str) -> None:
@@ -75,7 +75,7 @@ class BuildLog:
                 self._close(key, step, "done" if ok else "failed")
 
     @property
-    def failed(self) -> Step | None:
+    def failed(self) -> BuildStep | None:
         """The step that failed, if any; steps that BuildKit cancelled because of it do not count."""
         failed = [step for step in self._steps.values() if step.error]
         return min(failed, key=lambda step: "context canceled" in step.error, default=None)
@@ -116,9 +116,9 @@ class BuildLog:
             elif vertex.get("started"):
                 self._open(key, step)
         for entry in event.get("logs") or ():
-            if step := self._steps.get(str(entry.get("vertex", ""))):
+            if logged := self._steps.get(str(entry.get("vertex", ""))):
                 data = base64.b64decode(entry.get("data") or "").decode(errors="replace")
-                step.lines += [line for line in data.splitlines() if line.strip()]
+                logged.lines += [line for line in data.splitlines() if line.strip()]
 
     def _read_line(self, line: str) -> None:
         match = _LINE.fullmatch(line)
@@ -139,17 +139,17 @@ class BuildLog:
         elif text.strip() and text != step.name:
             step.lines.append(text)
 
-    def _step(self, key: str, name: str) -> Step:
+    def _step(self, key: str, name: str) -> BuildStep:
         if key not in self._steps:
-            self._steps[key] = Step(name=name, title=title(name))
+            self._steps[key] = BuildStep(name=name, title=title(name))
         return self._steps[key]
 
-    def _open(self, key: str, step: Step) -> None:
+    def _open(self, key: str, step: BuildStep) -> None:
         if not step.state and step.title:
             step.state = "building"
             self._progress.begin(f"step:{key}", step.title, "building")
 
-    def _close(self, key: str, step: Step, state: str) -> None:
+    def _close(self, key: str, step: BuildStep, state: str) -> None:
         if step.state in {"", "building"} and step.title:
             step.state = state
             self._progress.end(f"step:{key}", step.title, state)

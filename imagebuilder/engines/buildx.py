@@ -12,7 +12,7 @@ from imagebuilder.core import process
 from imagebuilder.core.process import CommandError
 from imagebuilder.core.progress import Progress
 from imagebuilder.core.yamlfile import printable
-from imagebuilder.engines.buildlog import BuildLog, Step
+from imagebuilder.engines.buildlog import BuildLog, BuildStep
 from imagebuilder.errors import BuildError, EnvironmentFault, FetchError, ImagebuilderError
 from imagebuilder.host.site import redact
 
@@ -56,7 +56,7 @@ class Builder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class BuildxRequest:
     """One build.
 
     Attributes:
@@ -139,7 +139,7 @@ def base_digest(reference: str) -> str:
         return ""
 
 
-def command(builder: Builder, request: Request) -> tuple[str, ...]:
+def command(builder: Builder, request: BuildxRequest) -> tuple[str, ...]:
     """Write the command line of a build."""
     words = ["docker", "buildx", "build", "--file", str(request.dockerfile), "--platform", request.platform]
     words += ["--progress", "rawjson" if builder.raw_json else "plain"]
@@ -154,7 +154,7 @@ def command(builder: Builder, request: Request) -> tuple[str, ...]:
     return (*words, *request.outputs, str(request.context))
 
 
-def build(builder: Builder, request: Request, progress: Progress) -> None:
+def build(builder: Builder, request: BuildxRequest, progress: Progress) -> None:
     """Build, and show each step.
 
     Raises:
@@ -176,7 +176,7 @@ def build(builder: Builder, request: Request, progress: Progress) -> None:
         raise explain(log.failed, log.said)
 
 
-def explain(step: Step | None, said: str) -> ImagebuilderError:
+def explain(step: BuildStep | None, said: str) -> ImagebuilderError:
     """Return an error that says why a build failed, and what to do.
 
     Args:

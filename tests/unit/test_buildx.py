@@ -14,12 +14,12 @@ import pytest
 
 from imagebuilder.core.progress import JsonProgress
 from imagebuilder.engines import buildx
-from imagebuilder.engines.buildlog import Step
-from imagebuilder.engines.buildx import Builder, Request
+from imagebuilder.engines.buildlog import BuildStep
+from imagebuilder.engines.buildx import Builder, BuildxRequest
 from imagebuilder.errors import BuildError, EnvironmentFault, FetchError, ImagebuilderError
 
 BUILDER = Builder(name="default", asked="", driver="docker", version="26.1.5", raw_json=True, merges=True)
-REQUEST = Request(dockerfile=Path("/x/Dockerfile"), context=Path("/x/context"), platform="linux/amd64")
+REQUEST = BuildxRequest(dockerfile=Path("/x/Dockerfile"), context=Path("/x/context"), platform="linux/amd64")
 FALSE_DOCKER = """\
 #!{python}
 import json, pathlib, sys, time
@@ -137,7 +137,7 @@ def test_a_command_line_holds_no_value_of_a_build_argument() -> None:
 
 
 def failure(*lines: str, error: str = "exit code: 100", said: str = "") -> ImagebuilderError:
-    step = Step(name="[os 2/2] RUN x", title="os 2/2: RUN x", error=error)
+    step = BuildStep(name="[os 2/2] RUN x", title="os 2/2: RUN x", error=error)
     step.lines.extend(lines)
     return buildx.explain(step, said)
 
