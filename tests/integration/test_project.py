@@ -89,6 +89,8 @@ def linked(store: Store, place: Path) -> Store:
 def test_docker_run_starts_the_command_among_the_files(
     recipe: Path, own: Store, engine: DockerClient
 ) -> None:
+    # Not the tags by which other tests know cpu-mpi.
+    recipe.write_text(recipe.read_text() + "tags: [with-project]\n")
     reference = str(build(recipe, own, "--load")["reference"])
     said: bytes = engine.containers.run(reference, remove=True, environment={"IMAGEBUILDER_SSHD": "off"})
     long = "x" * 255
