@@ -31,8 +31,36 @@ ROOT = Path(__file__).resolve().parents[2]
 # A first build fetches gigabytes.
 _BUILD_SECONDS = 3600
 
+# `make integration` runs two processes. Each takes a group of modules, runs it to its end, takes the next. A
+# module that is not named here is a group alone. Without these groups both processes would make or wait for
+# the same things, or start nodes at the same time, whose ranks spin on every core.
+GROUPS = {
+    "nodes with torch": (
+        "test_checkpoints",
+        "test_main_job",
+        "test_peers",
+        "test_runtimes",
+        "test_smoke_cleanup",
+        "test_smoke_controls",
+    ),
+    "small system": ("test_confinement", "test_os_layer", "test_tools"),
+    "small recipe": ("test_elsewhere", "test_engines", "test_published"),
+}
+
 Built = Callable[[Path | str], str]
 """Builds a recipe, given by its path or its text, loads it, and returns what the engine knows it by."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put each test into the group of its module, and the groups that GROUPS names first, in its order."""
+    groups = {module: name for name, modules in GROUPS.items() for module in modules}
+    # A module that was renamed would be alone, and nobody would see it.
+    assert [module for module in groups if not Path(__file__).with_name(f"{module}.py").exists()] == []
+    for item in items:
+        module = item.path.stem
+        item.add_marker(pytest.mark.xdist_group(groups.get(module, module)))
+    items.sort(key=lambda item: [*groups, item.path.stem].index(item.path.stem))
 
 
 @pytest.fixture(scope="session")
