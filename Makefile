@@ -3,7 +3,7 @@
 #   make image   build the main recipe, load it into the local engine, test it in two containers
 #   make test    style, types, unit tests and integration tests
 #
-# While you write code, `make test-fast` runs style, types and unit tests.
+# While you write code, `make test-fast` runs style, types and all unit tests but the slowest.
 #
 # You can run both again: they install only what is missing. RECIPE=recipes/x.yaml builds another recipe,
 # PYTHON=python3.12 makes .venv with another Python.
@@ -35,14 +35,15 @@ image: $(BIN)/.ready host
 # Style, types and unit tests run at the same time; each prints its output when it ends. Then the integration tests
 # run in two processes on one engine and one store: tests/integration/conftest.py says what must not run side by side.
 # Each run of pytest ends with its own summary; .ci/run adds them up.
+AT_ONCE = --jobs 2 --output-sync=target --no-print-directory
 DURATIONS = --durations 25 --durations-min 5
 INTEGRATION = $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(DURATIONS) tests/integration
 test: $(BIN)/.ready host-tests
-	$(MAKE) --no-print-directory test-fast
+	$(MAKE) $(AT_ONCE) lint unit
 	$(SERVICES) $(INTEGRATION)
 
 test-fast: $(BIN)/.ready
-	$(MAKE) --jobs 2 --output-sync=target --no-print-directory lint unit
+	$(MAKE) $(AT_ONCE) lint unit LEAVE_OUT='-m "not slow"'
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .
@@ -50,7 +51,7 @@ lint: $(BIN)/.ready
 	$(BIN)/mypy
 
 unit: $(BIN)/.ready
-	$(BIN)/pytest -n auto $(DURATIONS) tests/unit
+	$(BIN)/pytest -n auto $(LEAVE_OUT) $(DURATIONS) tests/unit
 
 integration: $(BIN)/.ready host-tests
 	$(SERVICES) $(INTEGRATION)
