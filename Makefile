@@ -37,7 +37,7 @@ image: $(BIN)/.ready host
 # Each run of pytest ends with its own summary; .ci/run adds them up.
 AT_ONCE = --jobs 2 --output-sync=target --no-print-directory
 DURATIONS = --durations 25 --durations-min 5
-INTEGRATION = $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(DURATIONS) tests/integration
+INTEGRATION = $(BIN)/pytest -n 2 $(DURATIONS) tests/integration
 test: $(BIN)/.ready host-tests
 	$(MAKE) $(AT_ONCE) lint unit
 	$(SERVICES) $(INTEGRATION)
