@@ -28,7 +28,9 @@ from imagebuilder.cli.base import (
     open_store,
     out,
     out_json,
+    warn,
 )
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import TestFailure
 
 if TYPE_CHECKING:
@@ -39,34 +41,39 @@ if TYPE_CHECKING:
     from imagebuilder.plan import Plan
     from imagebuilder.store import ImageRecord, IndexRecord, Store
     from imagebuilder.workflow import LockedRecipe
+    from imagebuilder.workflow.project import Copied
     from imagebuilder.workflow.reproduce import RebuildVerdict
-    from imagebuilder.workflow.source import Source
+    from imagebuilder.workflow.source import RecipeSource
 
 _BAKED = (
-    "warning: `ssh: {keys: baked}` puts a private key into a layer: whoever can pull the image can log in to "
-    "every node that runs it; push refuses it without --allow-baked-keys"
+    "warning: `ssh: {keys: baked}` puts a private key into a layer: everybody who can pull the image can log "
+    "in to every node that runs it; push refuses it without --allow-baked-keys"
 )
 
 
-_Load = Annotated[bool, typer.Option("--load", help="Put the image into the local Docker or Podman.")]
+_FEW = 5  # names that a warning gives
+_Load = Annotated[bool, typer.Option("--load", help="Load the image into the local Docker or Podman.")]
 _Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="PATH", help="Also write an OCI layout: a folder, or a .tar file."
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="Also write the image as an OCI layout: a folder, or a .tar file.",
     ),
 ]
 _VerifyReproducible = Annotated[
     bool,
     typer.Option(
         "--verify-reproducible",
-        help="Build again in a fresh store, and fail with every file that differs if the digest does.",
+        help="Build again in an empty store; if the digest differs, fail and list the files that differ.",
     ),
 ]
 _Verify = Annotated[
     bool,
     typer.Option(
         "--verify",
-        help="Make the layers of wheels again and read all others: believe nothing in the store.",
+        help="Do not trust the store: make the layers of wheels again, and read and hash all other layers.",
     ),
 ]
 _Engine = Annotated[
@@ -74,18 +81,21 @@ _Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        help="embedded (no daemon), or docker: buildx builds the rendered Dockerfile.",
+        help="embedded (needs no daemon), or docker (buildx builds the rendered Dockerfile).",
     ),
 ]
 _Builder = Annotated[
-    str, typer.Option("--builder", metavar="NAME", help="docker: which of `docker buildx ls`.")
+    str,
+    typer.Option(
+        "--builder", metavar="NAME", help="With --engine docker: a builder that `docker buildx ls` lists."
+    ),
 ]
 _Base = Annotated[
     str,
     typer.Option(
         "--base",
         metavar="KIND",
-        help="docker: the base from its registry, bootstrap for one made here, or auto.",
+        help="With --engine docker: registry pulls the base, bootstrap makes it here; auto chooses.",
     ),
 ]
 
@@ -108,101 +118,134 @@ def build(
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Build the image of a recipe, for each of its platforms. Locks it first if it has no lock."""
+    """Build the image of a recipe. Locks the recipe first if it has no lock."""
     from imagebuilder.host.site import detect
-    from imagebuilder.image import layout
-    from imagebuilder.lock import model as locks
-    from imagebuilder.plan import KeysLayer
-    from imagebuilder.workflow import read_locks, update_lock
+    from imagebuilder.workflow import read_locks
     from imagebuilder.workflow import source as sources
 
     check_progress(progress)
     proofs = {"--verify-reproducible": verify_reproducible, "--verify": verify}
     docker = engines.docker_options(engine, builder, base, proofs)
-    # A missing lock is an error of `read_locks`.
-    if not locked and not locks.path_for(recipe_file).exists():
-        err(f"{recipe_file} has no lock yet: resolving")
-        update_lock(recipe_file, site, None, open_store(store), tools=tools)
+    where = open_store(store)
+    # Without a lock, `read_locks` raises the error of --locked.
+    if not locked:
+        _lock_if_absent(recipe_file, where, site, tools)
     read = read_locks(recipe_file)
     targets = read.plans(platform)
+    _tell_uncommitted(read)
     source = sources.of_recipe(recipe_file)
     if load:
         engines.require_engine()
-    where = open_store(store)
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
-    if any(isinstance(layer, KeysLayer) for _, planned in targets for layer in planned.layers):
-        err(_BAKED)
+    _warn_of_baked_keys(targets)
     if docker is not None:
-        wish = engines.DockerBuild(load=load, output=output, progress=progress, as_json=as_json)
+        wish = engines.DockerBuild(
+            recipe_folder=recipe_file.parent, load=load, output=output, progress=progress, as_json=as_json
+        )
         engines.build_with_docker(targets, where, surroundings, docker, wish)
         return
-    way = _Way(
-        store=where,
-        site=surroundings,
-        progress=progress,
-        proving=verify,
-        twice=verify_reproducible,
+    settings = _BuildSettings(
+        store=where, site=surroundings, progress=progress, verify=verify, build_twice=verify_reproducible
     )
-    made, verdicts = _make(read, targets, way)
+    made, verdicts = _make(read, targets, settings)
     index = _remember(read, source, made, where)
     whole = index if index is not None and not platform else made[0].image
-    if output is not None:
-        layout.export(whole, where, output)
-    reference = engines.load_image(_loadable(made), where) if load else ""
+    reference = _deliver(whole, made, where, output, load=load)
     if as_json:
         _print_built(whole, made, verdicts, reference)
     else:
+        if read.selection.recipe.copies:
+            _show_copied(read.copied)
         _show_images(made, index, verdicts)
         _show_next(reference, output, recipe_file)
     _require_same(recipe_file, verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Way:
-    """How images are made: where, and how much of it is proven (see the options of `build`)."""
+class _BuildSettings:
+    """What all platforms of one build share.
+
+    Attributes:
+        store: where the layers are.
+        site: the site's settings.
+        progress: how progress is shown, see `--progress`.
+        verify: make the layers of wheels again, see `--verify`.
+        build_twice: build a second time in a fresh store, see `--verify-reproducible`.
+
+    """
 
     store: Store
     site: Site
     progress: str
-    proving: bool
-    twice: bool
+    verify: bool
+    build_twice: bool
+
+
+def _lock_if_absent(recipe_file: Path, store: Store, site: Path | None, tools: str) -> None:
+    from imagebuilder.lock import model as locks
+    from imagebuilder.workflow import update_lock
+
+    if not locks.path_for(recipe_file).exists():
+        err(f"{recipe_file} has no lock yet: resolving")
+        update_lock(recipe_file, site, None, store, tools=tools)
+
+
+def _warn_of_baked_keys(targets: Sequence[tuple[Lock, Plan]]) -> None:
+    from imagebuilder.plan import KeysLayer
+
+    if any(isinstance(layer, KeysLayer) for _, planned in targets for layer in planned.layers):
+        err(_BAKED)
+
+
+def _deliver(
+    whole: ImageRecord | IndexRecord, made: list[Built], store: Store, output: Path | None, *, load: bool
+) -> str:
+    """Write and load the image as asked for; returns its name in the local engine, empty without --load."""
+    from imagebuilder.image import layout
+
+    if output is not None:
+        layout.export(whole, store, output)
+    return engines.load_image(_loadable(made), store) if load else ""
 
 
 def _make(
-    read: LockedRecipe, targets: Sequence[tuple[Lock, Plan]], way: _Way
+    read: LockedRecipe, targets: Sequence[tuple[Lock, Plan]], settings: _BuildSettings
 ) -> tuple[list[Built], list[RebuildVerdict]]:
-    """Build the image of each platform, and each once more where that was asked for."""
+    """Build the image of each platform, and a second time for --verify-reproducible."""
     from imagebuilder.core.progress import shown
     from imagebuilder.engines import embedded
     from imagebuilder.host.tools import choose_tools
     from imagebuilder.layers import hints
 
-    # Before the first of them takes its minutes: may the last be made here at all?
+    # Every platform is checked before the first one is built, which takes minutes.
     for _, planned in targets:
-        embedded.require_possible(embedded.missing_layers(planned, way.store), choose_tools(way.site))
+        embedded.require_possible(
+            embedded.missing_layers(planned, settings.store), choose_tools(settings.site)
+        )
     made: list[Built] = []
     verdicts: list[RebuildVerdict] = []
     for locked, planned in targets:
-        with shown(way.progress, sys.stderr) as live:
+        with shown(settings.progress, sys.stderr) as live:
             context = embedded.BuildContext(
                 lock=locked,
-                store=way.store,
-                site=way.site,
+                store=settings.store,
+                site=settings.site,
                 progress=live,
                 request=partial(read.request, planned.platform),
+                recipe_folder=read.path.parent,
             )
-            before = hints.forget(planned, way.store) if way.proving else {}
+            before = hints.forget(planned, settings.store) if settings.verify else {}
             built = embedded.build(planned, context)
-            for title in hints.changed(planned, before, way.store):
-                live.note(f"{title} was not what its packages give: it was made again")
+            for title in hints.changed(planned, before, settings.store):
+                live.note(f"{title}: the layer in the store was not what its packages give, and was replaced")
             made.append(built)
-            if way.twice:
+            if settings.build_twice:
                 verdicts.append(_made_again(planned, built, context))
     return made, verdicts
 
 
 def _made_again(planned: Plan, built: Built, context: BuildContext) -> RebuildVerdict:
-    # Late: it loads the network and all that makes layers, and most builds use neither.
+    # Late: it loads everything that downloads and makes layers; most builds need none of that.
     from imagebuilder.workflow import reproduce
 
     return reproduce.verify(planned, built.image, context)
@@ -234,6 +277,25 @@ def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[Re
                 out(line)
 
 
+def _tell_uncommitted(read: LockedRecipe) -> None:
+    """Warn of files that the commit in the labels does not have, or has otherwise."""
+    if not read.selection.recipe.copies or not (names := read.copied.uncommitted):
+        return
+    shown = ", ".join(map(printable, names[:_FEW])) + (
+        f" and {len(names) - _FEW} more" if names[_FEW:] else ""
+    )
+    verb = "file is" if len(names) == 1 else "files are"
+    warn(f"{len(names)} copied {verb} not as in commit {read.copied.commit[:12]}: {shown}")
+
+
+def _show_copied(copied: Copied) -> None:
+    from imagebuilder.core.progress import human
+
+    revision = copied.project.revision
+    of = f", revision {revision[:12]}{'-dirty' if revision.endswith('-dirty') else ''}" if revision else ""
+    out(f"files   {copied.files} of yours, {human(copied.bytes)}{of}")
+
+
 def _told(built: Built) -> dict[str, object]:
     return {
         "name": built.image.name,
@@ -250,8 +312,10 @@ def _told(built: Built) -> dict[str, object]:
     }
 
 
-def _remember(read: LockedRecipe, source: Source, made: Sequence[Built], store: Store) -> IndexRecord | None:
-    """Keep what the images were made from; join them where all platforms of the recipe are there."""
+def _remember(
+    read: LockedRecipe, source: RecipeSource, made: Sequence[Built], store: Store
+) -> IndexRecord | None:
+    """Record recipe and lock of the images; join them once the store has all platforms of the recipe."""
     from imagebuilder.layers import hints
     from imagebuilder.workflow import join_images
     from imagebuilder.workflow import source as sources
@@ -265,12 +329,14 @@ def _remember(read: LockedRecipe, source: Source, made: Sequence[Built], store: 
 def _require_same(recipe_file: Path, verdicts: Sequence[RebuildVerdict]) -> None:
     if not all(verdict.same for verdict in verdicts):
         raise TestFailure(
-            "built again, the image has another digest", where=str(recipe_file), hint="what differs is above"
+            "the second build gave another digest",
+            where=str(recipe_file),
+            hint="the differences are listed above",
         )
 
 
 def _loadable(made: list[Built]) -> ImageRecord:
-    """Choose what goes into the local engine, which runs one platform well: its own, if it was built."""
+    """Choose the image to load into the local engine: this host's platform, or else the first."""
     from imagebuilder.core import platforms
 
     own = platforms.own()

@@ -1,4 +1,4 @@
-"""Verbs on what training and proofs leave behind: report, compare-checkpoints."""
+"""The verbs `report` and `compare-checkpoints`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imagebuilder.cli.engines import load_image
 from imagebuilder.errors import ImagebuilderError, InputError, TestFailure
 
 if TYPE_CHECKING:
-    from imagebuilder.smoke.checkpoints import Comparison, Rules
+    from imagebuilder.smoke.checkpoints import CompareRules, Comparison
 
 
 @app.command("report")
@@ -31,7 +31,7 @@ def report(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="REPORT|RECIPE", help="A JSON report, or what was tested: a recipe or an image's name."
+            metavar="REPORT|RECIPE", help="A JSON report, or the recipe or image that was tested."
         ),
     ],
     platform: PlatformName = "",
@@ -40,7 +40,7 @@ def report(
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Show a smoke test's report again, or write it as a page or for CI. Exit code 0 whatever it says."""
+    """Show the report of a smoke test again. Exit code 0 even if the test failed."""
     from imagebuilder.smoke import report as reports
 
     found = reports.read(_report_file(target, store, platform))
@@ -52,55 +52,62 @@ def report(
             out(line)
 
 
+_Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE FILE...", help="Files of torch.save or safetensors; each is compared with the first."
+    ),
+]
+_Atol = Annotated[
+    float, typer.Option("--atol", min=0, help="Absolute tolerance. [default: equal bit for bit]")
+]
+_Rtol = Annotated[float, typer.Option("--rtol", min=0, help="Tolerance relative to the other file's number.")]
+_Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="KIND", help="parameter, buffer, optimizer or value; may be repeated."),
+]
+_Buffers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--buffer", metavar="PATTERN", help="Names of buffers, with * and ? as wildcards; may be repeated."
+    ),
+]
+_Most = Annotated[int, typer.Option("--most", min=0, help="How many differences of each kind to print.")]
+_Image = Annotated[
+    str, typer.Option("--image", metavar="RECIPE|IMAGE", help="Compare in a container of this image.")
+]
+_Python = Annotated[
+    Path | None, typer.Option("--python", metavar="PATH", help="Compare with this Python, which needs torch.")
+]
+
+
 @app.command("compare-checkpoints")
 def compare_checkpoints(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE FILE...", help="Of torch.save or safetensors; each is compared with the first."
-        ),
-    ],
-    atol: Annotated[
-        float, typer.Option("--atol", min=0, help="How far numbers may be apart. Without: not one bit.")
-    ] = 0.0,
-    rtol: Annotated[
-        float, typer.Option("--rtol", min=0, help="The same, in units of the other file's number.")
-    ] = 0.0,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only", metavar="KIND", help="parameter, buffer, optimizer or value; may be repeated."
-        ),
-    ] = None,
-    buffers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--buffer", metavar="PATTERN", help="A name that is a buffer, with * and ?; may be repeated."
-        ),
-    ] = None,
-    most: Annotated[int, typer.Option("--most", min=0, help="How many differences of a kind to print.")] = 20,
-    image: Annotated[
-        str, typer.Option("--image", metavar="RECIPE|IMAGE", help="Compare in a container of this image.")
-    ] = "",
-    python: Annotated[
-        Path | None,
-        typer.Option("--python", metavar="PATH", help="Compare with this Python, which has torch."),
-    ] = None,
+    files: _Files,
+    atol: _Atol = 0.0,
+    rtol: _Rtol = 0.0,
+    only: _Only = None,
+    buffers: _Buffers = None,
+    most: _Most = 20,
+    image: _Image = "",
+    python: _Python = None,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Say which tensors of checkpoints differ, and how far. Exit code 0: equal, 1: differ, 2: cannot say."""
+    """Say which tensors differ, and by how much. Exit code 0: equal, 1: different, 2: cannot compare."""
     from imagebuilder.smoke import checkpoints
-    from imagebuilder.smoke.checkpoints import KINDS, Incomparable, Rules
+    from imagebuilder.smoke.checkpoints import KINDS, CompareRules, Incomparable
 
     if len(files) < 2:
-        raise Incomparable("give two checkpoints at least", where="imagebuilder compare-checkpoints")
+        raise Incomparable("give at least two checkpoints", where="imagebuilder compare-checkpoints")
     if image and python:
-        raise Incomparable("give an image or a Python, not both", where="--python")
+        raise Incomparable("give --image or --python, not both", where="--python")
     wrong = [word for word in only or () if word not in KINDS]
     if wrong:
-        raise Incomparable(f"`{wrong[0]}` is none of {', '.join(KINDS)}", where="--only")
-    rules = Rules(atol=atol, rtol=rtol, only=cast("Any", tuple(only or ())), buffers=tuple(buffers or ()))
+        raise Incomparable(f"`{wrong[0]}` is unknown: choose {', '.join(KINDS)}", where="--only")
+    rules = CompareRules(
+        atol=atol, rtol=rtol, only=cast("Any", tuple(only or ())), buffers=tuple(buffers or ())
+    )
     if image:
         comparisons = _compare_inside(files, rules, image, store)
     else:
@@ -119,12 +126,12 @@ def compare_checkpoints(
 
 
 def _compare_inside(
-    files: list[Path], rules: Rules, target: str, store: Path | None
+    files: list[Path], rules: CompareRules, target: str, store: Path | None
 ) -> tuple[Comparison, ...]:
-    """Compare in the image of a recipe, which is put into the engine first, or in one that the engine has.
+    """Compare in a container: of a recipe's image, which is loaded first, or of an image in the engine.
 
     Raises:
-        Incomparable: for whatever reason there is no answer: this verb promises 2 for that.
+        Incomparable: there is no answer, for any reason; the verb then exits with 2.
 
     """
     from imagebuilder.smoke.checkpoints import Incomparable, compare_inside
@@ -142,7 +149,7 @@ def _compare_inside(
 
 
 def _report_file(target: str, store: Path | None, platform: str = "") -> Path:
-    """Find the report that a word stands for: a file, or the store's on a recipe's image."""
+    """Find the report that an argument names: a file, or the store's report on an image."""
     from imagebuilder.workflow import built_image, named
 
     word = named(target)
@@ -159,7 +166,7 @@ def _report_file(target: str, store: Path | None, platform: str = "") -> Path:
     place = where.report(image.manifest)
     if not place.exists():
         raise InputError(
-            "there is no report of its image as it is now",
+            "the store has no report on the current image",
             where=target,
             hint=f"run: imagebuilder smoke-test {target}",
         )

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from imagebuilder import catalog
 from imagebuilder import recipe as recipes
-from imagebuilder.core import textfile
+from imagebuilder.core import files
 from imagebuilder.errors import InputError
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.model import Lock
-from imagebuilder.plan import Plan, index_tags
+from imagebuilder.plan import NO_PROJECT, Plan, Project, index_tags
 from imagebuilder.recipe import NotSecret
 from imagebuilder.resolve.request import Request
 from imagebuilder.store import ImageRecord, Store
@@ -24,14 +24,18 @@ _LIMIT = 32_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class RecipeSource:
     """Both texts, as they stood when the image was built."""
 
     recipe: str
     lock: str
 
-    def read(self, platform: str = "") -> tuple[Lock, Plan]:
+    def read(self, platform: str = "", project: Project = NO_PROJECT) -> tuple[Lock, Plan]:
         """Read both, as `build` does, for one platform: that of the recipe if it has only one.
+
+        Args:
+            platform: its name.
+            project: the user's own files, as the image's labels have them: neither text does.
 
         Raises:
             InputError: one of them is wrong, or they are for other platforms.
@@ -39,7 +43,7 @@ class Source:
 
         """
         with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
-            return read_plan(self._write(Path(name)), platform)
+            return read_plan(self._write(Path(name)), platform, project)
 
     def request(self, platform: str) -> Request:
         """Read what the recipe asks of the resolvers, for one platform.
@@ -80,7 +84,7 @@ class Source:
         return path
 
 
-def of_recipe(recipe: Path) -> Source:
+def of_recipe(recipe: Path) -> RecipeSource:
     """Read the texts that a recipe's path leads to; the lock without what builds add to it.
 
     Raises:
@@ -89,10 +93,10 @@ def of_recipe(recipe: Path) -> Source:
     """
     place = locks.path_for(recipe)
     file = lockfile.loads(_text(place), str(place))
-    return Source(recipe=_text(recipe), lock=lockfile.dumps(file.plain))
+    return RecipeSource(recipe=_text(recipe), lock=lockfile.dumps(file.plain))
 
 
-def find(target: str, image: ImageRecord, store: Store) -> Source:
+def find(target: str, image: ImageRecord, store: Store) -> RecipeSource:
     """Find the source of an image that a person named by its recipe's path, or by its own name.
 
     What the store kept at the build comes first: the recipe may have changed since.
@@ -107,14 +111,14 @@ def find(target: str, image: ImageRecord, store: Store) -> Source:
     return recall(store, image)
 
 
-def remember(store: Store, digest: str, source: Source) -> None:
+def remember(store: Store, digest: str, source: RecipeSource) -> None:
     """Keep the source of an image beside it, for a push that names the image and not the recipe."""
     text = json.dumps({"recipe": source.recipe, "lock": source.lock}, ensure_ascii=False)
     with store.in_use():
-        textfile.write(store.source(digest), f"{text}\n")
+        files.write(store.source(digest), f"{text}\n")
 
 
-def recall(store: Store, image: ImageRecord) -> Source:
+def recall(store: Store, image: ImageRecord) -> RecipeSource:
     """Find the source of an image in the store.
 
     Raises:
@@ -125,7 +129,7 @@ def recall(store: Store, image: ImageRecord) -> Source:
     hint = "give the recipe in place of the image's name, or build it again"
     try:
         found = json.loads(_text(path))
-        return Source(recipe=str(found["recipe"]), lock=str(found["lock"]))
+        return RecipeSource(recipe=str(found["recipe"]), lock=str(found["lock"]))
     except InputError:
         raise InputError(
             f"the store does not know which recipe {image.name} was built from", where=str(path), hint=hint

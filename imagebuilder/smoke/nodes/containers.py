@@ -31,7 +31,7 @@ from imagebuilder.smoke.nodes.cluster import (
     wrap,
 )
 from imagebuilder.smoke.report import Mode
-from imagebuilder.smoke.target import Options, Target
+from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -58,7 +58,7 @@ _NOT_RUNNING = (404, 409, 500)
 
 @contextlib.contextmanager
 def start(
-    engine: Engine, target: Target, options: Options, mode: Mode, run_id: str
+    engine: Engine, target: SmokeTarget, options: SmokeOptions, mode: Mode, run_id: str
 ) -> Iterator[ContainerCluster]:
     """Start the nodes, with this run's keys and the payload in them; remove everything at the end.
 
@@ -201,9 +201,11 @@ def _create(
     engine: Engine, reference: str, network: Network, name: str, settings: Mapping[str, object]
 ) -> Container:
     endpoint = engine.client.api.create_endpoint_config(aliases=[name])
-    # No command: the entrypoint then keeps sshd in the foreground, as a worker of a job does.
+    # The entrypoint then keeps sshd in the foreground, as a worker of a job does, whatever the recipe's
+    # `command:` would start.
     return engine.client.containers.create(
         reference,
+        ["sshd"],
         name=f"{network.name}-{name}",
         hostname=name,
         network=str(network.name),
@@ -212,7 +214,7 @@ def _create(
     )
 
 
-def confined(engine: Engine, options: Options, given: Mapping[str, Any]) -> dict[str, object]:
+def confined(engine: Engine, options: SmokeOptions, given: Mapping[str, Any]) -> dict[str, object]:
     """Say what the container of a node may do and use at most.
 
     Args:
