@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from imagebuilder.core import process
+from imagebuilder.lock import model as locks
 from imagebuilder.store import Store
 from tests.support import elsewhere, recipes
 
@@ -22,17 +24,18 @@ def test_the_same_digest_elsewhere(store: Store, tmp_path: Path) -> None:
 
 
 def require_same_digest(recipe: Path, store: Store) -> None:
-    """Build a recipe here and in another place; soak does it with the shipped recipes."""
-    words = ("build", recipe, "--json", "--progress", "lines", "--store")
-    here = json.loads(process.run([PROGRAM, *words, store.root], timeout=3000).stdout)
+    """Build a recipe here and in another place; soak does it with a shipped recipe."""
+    here = json.loads(process.run([PROGRAM, *build(recipe, store)], timeout=3000).stdout)
     with tempfile.TemporaryDirectory(prefix="imagebuilder-elsewhere-") as name:
-        # Not below pytest's folder, which is closed to other users.
+        # Not below pytest's folder, which is closed to other users; the recipe can be there.
         (place := Path(name) / "place").mkdir()
+        copied = [Path(shutil.copy(path, name)) for path in (recipe, locks.path_for(recipe))]
         other = Store(Path(name) / "another store")
         fetch = ("fetch", recipe, "--output", other.root, "--store", store.root)
         process.run([PROGRAM, *fetch], timeout=3000)
         elsewhere.give(Path(name))
-        result = process.run(elsewhere.command(place, PROGRAM, *words, other.root), timeout=3000, cwd=place)
+        command = elsewhere.command(place, PROGRAM, *build(copied[0], other))
+        result = process.run(command, timeout=3000, cwd=place)
         made = json.loads(result.stdout)
         assert made["layers_made"] == made["layers"]
         # The other place was one: files are the other user's, and its clock is ahead.
@@ -41,3 +44,7 @@ def require_same_digest(recipe: Path, store: Store) -> None:
         ahead = float(process.run(elsewhere.command(place, *clock), timeout=60).stdout) - time.time()
         assert ahead > (elsewhere.DAYS - 1) * 86400
         assert made["digest"] == here["digest"]
+
+
+def build(recipe: Path, store: Store) -> tuple[str | Path, ...]:
+    return ("build", recipe, "--json", "--progress", "lines", "--store", store.root)
