@@ -32,9 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # A first build fetches gigabytes.
 _BUILD_SECONDS = 3600
 
-# `make integration` runs two processes. Each takes a group of modules, runs it to its end, takes the next. A
-# module that is not named here is a group alone. Without these groups both processes would make or wait for
-# the same things, or start nodes at the same time, whose ranks spin on every core.
+# Of two processes (`make test PROCESSES=2`) each takes a group of modules, runs it to its end, and takes the
+# next. A module that is not named here is a group alone. Without these groups both would make or wait for the
+# same things, or start nodes at the same time, whose ranks spin on every core.
 GROUPS = {
     "nodes with torch": (
         "test_checkpoints",
