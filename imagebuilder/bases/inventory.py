@@ -48,7 +48,6 @@ _DPKG = frozenset(
     {"package", "status", "priority", "essential", "depends", "pre-depends", "provides", "maintainer"}
 )
 _AUTO = frozenset({"package", "auto-installed"})
-_IN_EVERY_SYSTEM = frozenset({"required", "important"})
 # hier(7), and what engines and container toolkits put beside it.
 _TOP = re.compile(
     r"bin|boot|dev|etc|home|lib(?:32|64|x32)?|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var"
@@ -306,7 +305,7 @@ def _manual(status: Sequence[Mapping[str, str]], states: str) -> tuple[str, ...]
     base = {
         block["package"]
         for block in status
-        if block.get("essential", "") == "yes" or block.get("priority", "") in _IN_EVERY_SYSTEM
+        if block.get("essential", "") == "yes" or block.get("priority", "") == "required"
     }
     reached: set[str] = set()
     _follow(sorted(base), needs, reached)
