@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from imagebuilder.core import textfile
+from imagebuilder.core import files
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.image import layout, oci
 from imagebuilder.layers.files import build_files_layer
@@ -245,8 +245,8 @@ def test_what_is_written_is_as_private_as_the_umask_says(tmp_path: Path) -> None
     store.take_blob(tmp_path / "found", f"sha256:{hashlib.sha256(b'x').hexdigest()}")
     layout.export(image, store, tmp_path / "out")
     layout.export(image, store, tmp_path / "out.tar")
-    textfile.write(tmp_path / "texts" / "x.lock", "text")
-    textfile.write(tmp_path / "texts" / "x.lock", "another")
+    files.write(tmp_path / "texts" / "x.lock", "text")
+    files.write(tmp_path / "texts" / "x.lock", "another")
     wide = [path for path in tmp_path.rglob("*") if path.lstat().st_mode & 0o077]
     assert wide == []
     assert (tmp_path / "texts" / "x.lock").stat().st_mode & 0o777 == 0o600
@@ -259,7 +259,7 @@ def test_what_is_written_is_open_where_the_umask_says_so(
     before = os.umask(0o022)
     try:
         layout.export(image, store, tmp_path / "out")
-        textfile.write(tmp_path / "x.lock", "text")
+        files.write(tmp_path / "x.lock", "text")
         digest, _ = store.put_bytes(b"y")
     finally:
         os.umask(before)
