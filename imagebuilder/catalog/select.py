@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -14,7 +15,9 @@ from packaging.version import Version
 from imagebuilder.catalog.model import Build, Component, Provider, fill, kind, load, matches
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.recipe import Places, Recipe
-from imagebuilder.recipe.requirements.demand import FileDemands
+
+if TYPE_CHECKING:
+    from imagebuilder.recipe.requirements import FileDemands
 
 VENV = "/opt/venv"
 _SITE = VENV + "/lib/python{python}/site-packages"
@@ -137,9 +140,7 @@ def select(
 
     """
     places = places or Places(recipe=recipe.name)
-    return _chosen(
-        Selection(recipe=recipe, components=load(), parts=(), places=places, demands=demands)
-    )
+    return _chosen(Selection(recipe=recipe, components=load(), parts=(), places=places, demands=demands))
 
 
 def _chosen(asked: Selection) -> Selection:

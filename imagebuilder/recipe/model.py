@@ -86,13 +86,14 @@ def _requirement_path(value: str) -> str:
     shown = yamlfile.printable(value)
     if value.startswith(("/", "~")) or "\0" in value or not value.isprintable() or len(value) > _LONGEST_PATH:
         raise yamlfile.Invalid(
-            f"`{shown}` is not a relative path", 'write it relative to the recipe\'s folder: "../pyproject.toml"'
+            f"`{shown}` is not a relative path",
+            'write it relative to the recipe\'s folder: "../pyproject.toml"',
         )
     if not kind_of_file(value):
         raise yamlfile.Invalid(
             f"`{shown}` is not a requirement file by its name",
             "requirements.txt (or another NAME.txt, NAME.in), pyproject.toml, uv.lock or pylock.toml; "
-            "other tools can export one of these",
+            "other tools can export one of these; a package itself goes under `pip:`",
         )
     return value
 

@@ -1,7 +1,7 @@
 """Requirement files: what a project's own files say it needs, read for one platform of a recipe.
 
-`requirements.txt`, `pyproject.toml`, `uv.lock` and `pylock.toml` become the same demands. Markers are evaluated for
-the image, never for this host. Nothing of a file is executed, and nothing outside it is looked up.
+Each kind of file becomes the same demands. Markers are evaluated for the image, never for this host. Nothing
+in a file is executed, and nothing is looked up elsewhere.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from imagebuilder.errors import ConflictError, InputError, Problem
 from imagebuilder.recipe.model import Recipe, RequirementFile, kind_of_file
 from imagebuilder.recipe.places import Places
 from imagebuilder.recipe.requirements import project, pylock, txt, uvlock
-from imagebuilder.recipe.requirements.demand import Demand, FileDemands, Found, Wrong
+from imagebuilder.recipe.requirements.demand import Demand, FileDemands, Found, Wrong, is_normal
 from imagebuilder.recipe.requirements.source import Asked, Text, open_text
 
-__all__ = ["Demand", "FileDemands", "read"]
+__all__ = ["Demand", "FileDemands", "is_normal", "read"]
 
 _READERS: Mapping[str, Callable[[Text, Asked], Iterator[Found]]] = {
     "requirements.txt": txt.read,
@@ -24,8 +24,6 @@ _READERS: Mapping[str, Callable[[Text, Asked], Iterator[Found]]] = {
     "uv.lock": uvlock.read,
     "pylock.toml": pylock.read,
 }
-# A real project has some hundreds of packages.
-_MOST = 10_000
 _SHOWN = 50
 
 
@@ -56,13 +54,10 @@ def read(
                     problems.append(found)
                 else:
                     demands.append(found)
-                if len(demands) > _MOST or len(problems) > _SHOWN:
+                if len(problems) > _SHOWN:
                     break
         except InputError as error:
             problems += error.problems
-        if len(demands) > _MOST:
-            message = f"{entry.file} asks for more than {_MOST} packages"
-            problems.append(Problem(message=message, where=place, hint="is this the right file?"))
         made.append(FileDemands.of(entry.file, demands))
     if problems:
         raise InputError.of(problems[:_SHOWN])
@@ -89,7 +84,7 @@ def _require_python(recipe: Recipe, made: list[FileDemands], places: Places) -> 
     releases = [recipe.python] if recipe.python != minor else [f"{minor}.{number}" for number in range(60)]
     problems = [
         Problem(
-            message=f'the recipe asks for Python "{recipe.python}", and {demand.place} for {demand.requirement}',
+            message=f'is "{recipe.python}", and {demand.place} asks for {demand.requirement}',
             where=places.of("python"),
             hint="change one of the two",
         )

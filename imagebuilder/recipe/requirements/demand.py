@@ -12,7 +12,7 @@ from typing import TypeAlias
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from imagebuilder.core.yamlfile import printable
@@ -22,10 +22,10 @@ PYTHON = "python"  # a demand on Python itself, `requires-python`, which is neve
 _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
 _LONGEST = 2_000
 _LIKE_A_PLACE = re.compile(r"(?i)://|^git\+|^[./~]|^file:|[\\/]|\.(?:whl|zip|tar\.gz)$")
-BY_PLACE = (
-    "is asked for by URL or path",
+BY_PLACE = "is asked for by URL or path"
+_NAME_A_VERSION = (
     "name a version: a lock holds bytes, not places (a wheel of your own goes into a wheel folder, "
-    "see docs/how-to/site.md)",
+    "see docs/how-to/site.md)"
 )
 
 
@@ -55,7 +55,7 @@ class Demand:
     hashes: tuple[str, ...] = ()
 
     @property
-    def name(self) -> str:
+    def name(self) -> NormalizedName:
         return canonicalize_name(Requirement(self.requirement).name)
 
     @property
@@ -140,11 +140,11 @@ def demand(
         parsed = Requirement(text if len(text) <= _LONGEST else "")
     except (InvalidRequirement, RecursionError):
         if _LIKE_A_PLACE.search(text):
-            raise Wrong(place, f"a package {BY_PLACE[0]}", BY_PLACE[1]) from None
+            raise Wrong(place, f"a package {BY_PLACE}", _NAME_A_VERSION) from None
         hint = 'write it as in "mpi4py==4.1.1"'
         raise Wrong(place, f"`{printable(text)}` is not a requirement", hint) from None
     if parsed.url:
-        raise Wrong(place, f"`{parsed.name}` {BY_PLACE[0]}", BY_PLACE[1])
+        raise Wrong(place, f"`{parsed.name}` {BY_PLACE}", _NAME_A_VERSION)
     if constraint and parsed.extras:
         hint = "write the extras where the package is asked for"
         raise Wrong(place, f"the constraint on `{parsed.name}` has extras", hint)
@@ -208,7 +208,9 @@ def counts(marker: Marker | str, place: str, environment: Mapping[str, str]) -> 
         return parsed.evaluate({**environment, "extra": ""})
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, ValueError, RecursionError):
         shown = printable(str(marker))
-        raise Wrong(place, f"the marker `{shown}` has no meaning", "see PEP 508 for what can be compared") from None
+        raise Wrong(
+            place, f"the marker `{shown}` has no meaning", "see PEP 508 for what can be compared"
+        ) from None
 
 
 def sha256(text: str, place: str) -> str:
@@ -221,8 +223,22 @@ def sha256(text: str, place: str) -> str:
     match = _SHA256.fullmatch(text)
     if not match:
         algorithm = printable(text.partition(":")[0])
-        raise Wrong(place, f"a hash by `{algorithm}` is not compared", "write sha256: and 64 hexadecimal digits")
+        if algorithm == "sha256":
+            raise Wrong(place, f"`{printable(text)}` is not a hash", "a sha256 has 64 hexadecimal digits")
+        raise Wrong(
+            place, f"a hash by `{algorithm}` is not compared", "write sha256: and 64 hexadecimal digits"
+        )
     return match[1]
+
+
+def is_normal(text: str) -> bool:
+    """Tell whether a text is a requirement as `Demand` has it: no marker, no URL, one way of writing."""
+    try:
+        parsed = Requirement(text)
+    except (InvalidRequirement, RecursionError):
+        return False
+    plain = parsed.marker is None and parsed.url is None
+    return plain and text == _normal(parsed.name, parsed.extras, parsed.specifier)
 
 
 def _normal(name: str, extras: Iterable[str], specifier: SpecifierSet) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.requirements import Requirement
+from packaging.utils import NormalizedName, canonicalize_name
 
 from imagebuilder.core.yamlfile import nearest, printable
 from imagebuilder.errors import Problem
@@ -37,9 +37,9 @@ def read(file: Text, asked: Asked) -> Iterator[Found]:
     reader = _Project(file, asked, data, project)
     yield from reader.dependencies()
     for name in sorted(asked.extras):
-        yield from reader.extra(name, ())
+        yield from reader.of_extra(name, ())
     for name in sorted(asked.groups):
-        yield from reader.group(name, ())
+        yield from reader.of_group(name, ())
 
 
 def table(value: object, name: str, file: Text) -> dict[str, Any]:
@@ -55,10 +55,9 @@ def table(value: object, name: str, file: Text) -> dict[str, Any]:
 
 
 class _Project:
-    def __init__(
-        self, file: Text, asked: Asked, data: Mapping[str, Any], project: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, file: Text, asked: Asked, data: Mapping[str, Any], project: Mapping[str, Any]) -> None:
         self._file, self._asked, self._project = file, asked, project
+        self._done: set[tuple[str, str]] = set()
         self._name = canonicalize_name(str(project.get("name", "")))
         self._extras = _by_name(project.get("optional-dependencies", {}), "optional-dependencies", file)
         self._groups = _by_name(data.get("dependency-groups", {}), _GROUPS, file)
@@ -79,14 +78,15 @@ class _Project:
             )
         yield from self._listed(self._project.get("dependencies", []), "dependencies", ())
 
-    def extra(self, name: str, above: tuple[str, ...]) -> Iterator[Found]:
+    def of_extra(self, name: str, above: tuple[str, ...]) -> Iterator[Found]:
         normal = canonicalize_name(name)
         if normal not in self._extras:
             yield self._unknown("extra", name, self._extras)
-        elif normal not in above:
+        elif ("extra", normal) not in self._done:
+            self._done.add(("extra", normal))
             yield from self._listed(self._extras[normal], name, (*above, normal))
 
-    def group(self, name: str, above: tuple[str, ...]) -> Iterator[Found]:
+    def of_group(self, name: str, above: tuple[str, ...]) -> Iterator[Found]:
         normal = canonicalize_name(name)
         if normal in above:
             yield Problem(
@@ -96,7 +96,8 @@ class _Project:
             )
         elif normal not in self._groups:
             yield self._unknown("group", name, self._groups)
-        else:
+        elif ("group", normal) not in self._done:
+            self._done.add(("group", normal))
             yield from self._listed(self._groups[normal], name, (*above, normal), header=_GROUPS)
 
     def _listed(
@@ -109,31 +110,34 @@ class _Project:
             return
         for value in values:
             if header == _GROUPS and isinstance(value, dict) and list(value) == ["include-group"]:
-                yield from self.group(str(value["include-group"]), above)
+                yield from self.of_group(str(value["include-group"]), above)
             elif isinstance(value, str):
                 yield from self._requirement(value, self._file.at(self._file.line_of(value, line)), above)
             else:
                 where = self._file.at(line)
                 hint = 'write it as in "mpi4py==4.1.1"'
-                yield Problem(message=f"`{printable(str(value))}` is not a requirement", where=where, hint=hint)
+                yield Problem(
+                    message=f"`{printable(str(value))}` is not a requirement", where=where, hint=hint
+                )
 
     def _requirement(self, text: str, place: str, above: tuple[str, ...]) -> Iterator[Found]:
         try:
+            self._asked.look(place)
             found = demand(text, place, self._asked.environment)
             if found is None:
                 return
             if self._name and found.name == self._name:  # train = ["project[data]"]: extras within extras
                 for extra in sorted(Requirement(found.requirement).extras):
-                    yield from self.extra(extra, above)
+                    yield from self.of_extra(extra, above)
                 return
             self._require_index(found.name, place)
             yield found
-        except (Wrong, InvalidRequirement) as error:
-            yield error.problem if isinstance(error, Wrong) else Problem(message=str(error), where=place)
+        except Wrong as error:
+            yield error.problem
 
-    def _require_index(self, name: str, place: str) -> None:
+    def _require_index(self, name: NormalizedName, place: str) -> None:
         """Refuse what uv would take from a place: an index may have another package of the same name."""
-        source = self._sources.get(name, {})
+        source = self._sources.get(name)
         for item in source if isinstance(source, list) else [source]:
             kinds = set(item) & {"git", "url", "path", "workspace"} if isinstance(item, dict) else set()
             if kinds:

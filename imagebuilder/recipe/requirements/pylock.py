@@ -15,6 +15,8 @@ from imagebuilder.recipe.requirements.source import Asked, Text
 def read(file: Text, asked: Asked) -> Iterator[Found]:
     """Read what the lock installs, with the extras and groups that the recipe asks for."""
     data = file.toml()
+    for _ in data["packages"] if isinstance(data.get("packages"), list) else ():
+        asked.look(file.at(1))
     try:
         lock = Pylock.from_dict(data)
     except PylockUnsupportedVersionError as error:
@@ -34,10 +36,13 @@ def read(file: Text, asked: Asked) -> Iterator[Found]:
             message = f"{file.shown} has no {kind} `{printable(name)}`"
             yield Problem(message=message, where=asked.place, hint=nearest(name, listed) or there)
     if lock.environments and not any(
-        counts(marker, file.at(file.line_of_key("environments")), asked.environment) for marker in lock.environments
+        counts(marker, file.at(file.line_of_key("environments")), asked.environment)
+        for marker in lock.environments
     ):
         message = "is for other environments than the image's"
-        raise Wrong(file.at(file.line_of_key("environments")), message, "lock the project for Linux, this Python too")
+        raise Wrong(
+            file.at(file.line_of_key("environments")), message, "lock the project for Linux, this Python too"
+        )
     lines = file.lines_of("[[packages]]")
     for number, package in enumerate(lock.packages):
         place = file.at(lines[number] if number < len(lines) else 1)
@@ -51,7 +56,7 @@ def read(file: Text, asked: Asked) -> Iterator[Found]:
 def _is_wanted(package: Package, lock: Pylock, asked: Asked, place: str) -> bool:
     if package.marker is None:
         return True
-    variables = {
+    variables: dict[str, str | frozenset[str]] = {
         **asked.environment,
         "extras": asked.extras,
         "dependency_groups": asked.groups or frozenset(lock.default_groups or ()),
@@ -66,12 +71,13 @@ def _is_wanted(package: Package, lock: Pylock, asked: Asked, place: str) -> bool
 def _demand(package: Package, place: str) -> Found:
     kinds = [kind for kind in ("vcs", "directory", "archive") if getattr(package, kind)]
     if kinds or package.version is None:
-        message = f"`{package.name}` comes from {kinds[0] if kinds else 'nowhere'}, not from an index"
-        hint = "lock the project without it (`uv export --no-emit-project`), or put its wheel into a wheel folder"
+        message = f"`{package.name}` comes from {'/'.join(kinds) or 'nowhere'}, not from an index"
+        hint = "lock without it (`uv export --no-emit-project`), or put its wheel into a wheel folder"
         raise Wrong(place, message, hint)
-    files = [*(package.wheels or ()), *([package.sdist] if package.sdist else [])]
-    if any("sha256" not in item.hashes for item in files):
+    files = [item.hashes for item in package.wheels or ()]
+    files += [package.sdist.hashes] if package.sdist else []
+    if any("sha256" not in hashes for hashes in files):
         message = f"`{package.name}` has a file without a sha256"
         raise Wrong(place, message, "no other hash is compared: lock with a tool that writes it")
-    hashes = {sha256(f"sha256:{item.hashes['sha256']}", place) for item in files}
-    return pinned(package.name, str(package.version), place, tuple(hashes))
+    allowed = {sha256(f"sha256:{hashes['sha256']}", place) for hashes in files}
+    return pinned(package.name, str(package.version), place, tuple(allowed))

@@ -6,9 +6,9 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,43 @@ from imagebuilder.recipe.requirements.demand import Wrong
 
 # The lock of a large project has three megabytes.
 _LIMIT = 8_000_000
+# Requirements, dependencies or packages that are looked at, in one file; a large project has a thousand.
+_MOST = 20_000
 # tomllib takes time with the square of a dotted key's length: 64 kB of `a.a.a` take 23 seconds.
-_LONG_KEY = re.compile(r"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""")
+_PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_PART}[ \t]*+\.[ \t]*+){{32}}")
+_KEY = re.compile(r"""\s*+["']?([A-Za-z0-9_.-]++)["']?\s*+=""")
+_QUOTED = re.compile(r""""([^"\n]*+)"|'([^'\n]*+)'""")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a recipe's entry asks of a file: `place` is the entry's, `environment` the variables of markers."""
+    """What a recipe's entry asks of a file.
+
+    Attributes:
+        place: the entry's, for messages.
+        environment: the variables of markers in the image.
+        extras, groups: those that the image needs.
+        looked_at: how many items of the file were read so far.
+
+    """
 
     place: str
     environment: Mapping[str, str]
     extras: frozenset[str]
     groups: frozenset[str]
+    looked_at: list[int] = field(default_factory=lambda: [0])
+
+    def look(self, place: str) -> None:
+        """Count one more item of the file.
+
+        Raises:
+            Wrong: it has more than any project.
+
+        """
+        self.looked_at[0] += 1
+        if self.looked_at[0] > _MOST:
+            raise Wrong(place, f"is item {_MOST + 1} of this file", "is this the right file?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,21 +84,42 @@ class Text:
         return open_text(self.folder, os.path.join(os.path.dirname(self.entry), path), place)  # noqa: PTH118, PTH120
 
     def line_of(self, value: str, start: int = 1) -> int:
-        """Find the first line, from `start` on, with a quoted value; `start` itself where there is none."""
-        quoted = (f'"{value}"', f"'{value}'")
-        lines = self.text.split("\n")[start - 1 :]
-        return next((n for n, line in enumerate(lines, start) if any(text in line for text in quoted)), start)
+        """Find the first line, from `start` on, with a quoted value; `start` itself if there is none."""
+        return next((line for line in self._quoted.get(value, ()) if line >= start), start)
 
     def line_of_key(self, key: str, header: str = "") -> int:
-        """Find the line of a TOML key below a table's header; 1 where it is written in another way."""
-        lines = self.text.split("\n")
-        start = next((n for n, line in enumerate(lines) if line.lstrip().startswith(header)), 0)
-        pattern = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*=""")
-        return next((n for n, line in enumerate(lines[start:], start + 1) if pattern.match(line)), 1)
+        """Find the line of a TOML key below a table whose header begins so; 1 if it is written otherwise."""
+        start = next((line for line, text in self._headers if text.startswith(header)), 1)
+        return next((line for line in self._keys.get(key, ()) if line >= start), 1)
+
+    @cached_property
+    def _quoted(self) -> Mapping[str, list[int]]:
+        return _index(
+            (match[1] if match[1] is not None else match[2], number)
+            for number, line in enumerate(self.text.split("\n"), 1)
+            for match in _QUOTED.finditer(line)
+        )
+
+    @cached_property
+    def _keys(self) -> Mapping[str, list[int]]:
+        lines = enumerate(self.text.split("\n"), 1)
+        return _index((match[1], number) for number, line in lines if (match := _KEY.match(line)))
+
+    @cached_property
+    def _headers(self) -> list[tuple[int, str]]:
+        lines = enumerate(self.text.split("\n"), 1)
+        return [(number, line.strip()) for number, line in lines if line.lstrip().startswith("[")]
 
     def lines_of(self, header: str) -> list[int]:
         """Find the lines of a header such as `[[package]]`, in order."""
         return [n for n, line in enumerate(self.text.split("\n"), 1) if line.strip() == header]
+
+
+def _index(pairs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for key, number in pairs:
+        found.setdefault(key, []).append(number)
+    return found
 
 
 def open_text(folder: Path, entry: str, place: str) -> Text:
@@ -94,7 +140,7 @@ def open_text(folder: Path, entry: str, place: str) -> Text:
                 raise InputError(
                     f"{shown} is behind a symlink: {printable(part)}",
                     where=place,
-                    hint="name the file itself: a recipe of somebody else must not lead to any file of yours",
+                    hint="name the file itself, which is not reached by a link",
                 )
     return Text(folder=folder, entry=entry, shown=shown, text=_decoded(_read(path, shown, place), shown))
 

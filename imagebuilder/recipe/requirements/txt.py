@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError
-from imagebuilder.recipe.requirements.demand import BY_PLACE, Demand, Found, Wrong, demand, sha256
+from imagebuilder.recipe.requirements.demand import Demand, Found, Wrong, demand, sha256
 from imagebuilder.recipe.requirements.source import Asked, Text
 
-_COMMENT = re.compile(r"(^|\s+)#.*$")
+_COMMENT = re.compile(r"(?:^|(?<!\s)\s++)#.*$")  # possessive: a line of blanks takes no square of its length
+_OPTIONS = re.compile(r"(?<!\s)\s++(?=--?[A-Za-z])")
 _OPTION = re.compile(r"(--[A-Za-z][A-Za-z0-9-]*|-[A-Za-z])(?:\s*=\s*|\s+|)(.*)")
 _HASH = re.compile(r"--hash(?:=|\s+)(\S+)(?:\s+|$)")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
@@ -59,20 +60,13 @@ class _File:
             place = file.at(number)
             option = _OPTION.match(text)
             try:
-                if _VARIABLE.search(text):
-                    raise Wrong(place, "variables (`${NAME}`) are not read", "write the value")
                 if option and option[1] in _INCLUDES:
                     inner = self._included(file, option[2], place, above)
                     only = constraint or _INCLUDES[option[1]]
                     yield from self.read(inner, (*above, file.shown), constraint=only)
-                elif option:
-                    name = printable(option[1])
-                    hint = _HINTS.get(option[1], "remove it")
-                    raise Wrong(place, f"the option `{name}` is not accepted here", hint)
                 else:
                     found = _demand(text, place, self._asked, constraint=constraint)
-                    if found:
-                        yield found
+                    yield from [found] if found else []
             except Wrong as error:
                 yield error.problem
             except InputError as error:
@@ -81,12 +75,16 @@ class _File:
     def _included(self, file: Text, path: str, place: str, above: tuple[str, ...]) -> Text:
         path = path.strip("\"'")
         if "://" in path:
-            raise Wrong(place, f"a file {BY_PLACE[0].removesuffix(' or path')}", "keep it in the project")
+            raise Wrong(place, "a file is named by URL", "keep it in the project")
         if not path or path.startswith(("/", "~")) or not path.isprintable():
-            raise Wrong(place, f"`{printable(path)}` is not a relative path", "write it relative to this file")
+            raise Wrong(
+                place, f"`{printable(path)}` is not a relative path", "write it relative to this file"
+            )
         if not path.endswith((".txt", ".in")):
             raise Wrong(
-                place, f"`{printable(path)}` is not a requirements file by its name", "call it NAME.txt or NAME.in"
+                place,
+                f"`{printable(path)}` is not a requirements file by its name",
+                "call it NAME.txt or NAME.in",
             )
         self._opened += 1
         inner = file.beside(path, place)
@@ -117,14 +115,24 @@ def _joined(lines: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _demand(text: str, place: str, asked: Asked, *, constraint: bool) -> Demand | None:
-    requirement, *options = re.split(r"\s+(?=--?[A-Za-z])", text, maxsplit=1)
+    asked.look(place)
+    if _VARIABLE.search(text):
+        raise Wrong(place, "variables (`${NAME}`) are not read", "write the value")
+    if option := _OPTION.match(text):
+        raise _refused(option[1], place)
+    requirement, *options = _OPTIONS.split(text, maxsplit=1)
     hashes = []
-    rest = options[0] if options else ""
-    while rest:
-        match = _HASH.match(rest)
+    rest, position = options[0] if options else "", 0
+    while position < len(rest):
+        match = _HASH.match(rest, position)
         if not match:
-            name = printable(re.split(r"[=\s]", rest, maxsplit=1)[0])
-            raise Wrong(place, f"the option `{name}` is not accepted here", _HINTS.get(name, "remove it"))
+            name, *_ = re.split(r"[=\s]", rest[position:], maxsplit=1)
+            raise _refused(name, place)
         hashes.append(sha256(match[1], place))
-        rest = rest[match.end() :]
+        position = match.end()
     return demand(requirement, place, asked.environment, constraint=constraint, hashes=tuple(hashes))
+
+
+def _refused(option: str, place: str) -> Wrong:
+    hint = _HINTS.get(option, "remove it")
+    return Wrong(place, f"the option `{printable(option)}` is not accepted here", hint)

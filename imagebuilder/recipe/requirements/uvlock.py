@@ -1,7 +1,7 @@
 """Read uv.lock: all that `uv sync` would install for the project, each at its locked version.
 
-Nothing of the project itself is installed: only what it requires. The format has no specification; this follows
-version 1 of uv's own (crates/uv-resolver/src/lock).
+Nothing of the project itself is installed: only what it requires. The format has no specification; this
+follows version 1 of uv's own (crates/uv-resolver/src/lock).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from imagebuilder.core.yamlfile import nearest, printable
-from imagebuilder.errors import Problem
 from imagebuilder.recipe.requirements.demand import Found, Wrong, counts, of_python, pinned, sha256
 from imagebuilder.recipe.requirements.project import table
 from imagebuilder.recipe.requirements.source import Asked, Text
 
 _VERSION = 1
+_MOST_SOURCES = 50
 _AGAIN = "run: uv lock"
 _EXPORT = "name what `uv export --format pylock.toml -o pylock.toml` writes instead"
 _Package = Mapping[str, Any]
@@ -30,7 +30,9 @@ def read(file: Text, asked: Asked) -> Iterator[Found]:
         shown = printable(str(data.get("version")))
         raise Wrong(file.at(1), f"is a uv.lock of version {shown}, and this reads {_VERSION}", _EXPORT)
     if data.get("conflicts"):
-        raise Wrong(file.at(file.line_of_key("conflicts")), "has extras or groups that exclude each other", _EXPORT)
+        raise Wrong(
+            file.at(file.line_of_key("conflicts")), "has extras or groups that exclude each other", _EXPORT
+        )
     python = of_python(data.get("requires-python"), file.at(file.line_of_key("requires-python")))
     yield from [python] if python else []
     yield from _Walk(file, asked, data).found()
@@ -43,9 +45,11 @@ class _Walk:
         if not isinstance(packages, list) or not all(isinstance(item, dict) for item in packages):
             raise Wrong(file.at(1), "`package` is not a list of tables", _AGAIN)
         self._packages: list[_Package] = packages
-        self._by_name: dict[str, list[int]] = {}
+        self._by_name: dict[tuple[str, object], list[int]] = {}
         for number, package in enumerate(packages):
-            self._by_name.setdefault(canonicalize_name(str(package.get("name"))), []).append(number)
+            name = canonicalize_name(str(package.get("name")))
+            for version in (None, str(package.get("version"))):
+                self._by_name.setdefault((name, version), []).append(number)
         self._lines = file.lines_of("[[package]]")
 
     def found(self) -> Iterator[Found]:
@@ -87,7 +91,7 @@ class _Walk:
             listed = printable("/".join(sorted(map(str, kinds)))) or "nowhere"
             raise Wrong(
                 place, f"`{name}` comes from {listed}, not from an index",
-                "put its wheel into a wheel folder, see docs/how-to/site.md, and take it out of the project's sources",
+                "put its wheel into a wheel folder, see docs/how-to/site.md, and lock it without that source",
             )  # fmt: skip
         files = [*_tables(package.get("wheels")), *_tables([package.get("sdist")])]
         hashes = {sha256(str(item["hash"]), place) for item in files if "hash" in item}
@@ -115,16 +119,18 @@ class _Walk:
 
     def _follow(self, dependency: Mapping[str, Any], asker: int) -> list[tuple[int, str]]:
         place = self._place(asker)
+        self._asked.look(place)
         marker = dependency.get("marker")
         if marker is not None and not counts(str(marker), place, self._asked.environment):
             return []
         name = canonicalize_name(str(dependency.get("name")))
+        version, source = dependency.get("version"), dependency.get("source")
+        named = self._by_name.get((name, None if version is None else str(version)), [])
+        # uv names the source only where several packages have the name and version.
         fitting = [
             number
-            for number in self._by_name.get(name, ())
-            if all(
-                dependency.get(key) in (None, self._packages[number].get(key)) for key in ("version", "source")
-            )
+            for number in named[:_MOST_SOURCES]
+            if source in (None, self._packages[number].get("source"))
         ]
         if len(fitting) != 1:
             message = f"names {len(fitting)} packages `{printable(name)}` where one is meant"
