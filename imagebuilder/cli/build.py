@@ -28,7 +28,9 @@ from imagebuilder.cli.base import (
     open_store,
     out,
     out_json,
+    warn,
 )
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import TestFailure
 
 if TYPE_CHECKING:
@@ -39,34 +41,39 @@ if TYPE_CHECKING:
     from imagebuilder.plan import Plan
     from imagebuilder.store import ImageRecord, IndexRecord, Store
     from imagebuilder.workflow import LockedRecipe
+    from imagebuilder.workflow.project import Copied
     from imagebuilder.workflow.reproduce import RebuildVerdict
     from imagebuilder.workflow.source import RecipeSource
 
 _BAKED = (
-    "warning: `ssh: {keys: baked}` puts a private key into a layer: whoever can pull the image can log in to "
-    "every node that runs it; push refuses it without --allow-baked-keys"
+    "warning: `ssh: {keys: baked}` puts a private key into a layer: everybody who can pull the image can log "
+    "in to every node that runs it; push refuses it without --allow-baked-keys"
 )
 
 
-_Load = Annotated[bool, typer.Option("--load", help="Put the image into the local Docker or Podman.")]
+_FEW = 5  # names that a warning gives
+_Load = Annotated[bool, typer.Option("--load", help="Load the image into the local Docker or Podman.")]
 _Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="PATH", help="Also write an OCI layout: a folder, or a .tar file."
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="Also write the image as an OCI layout: a folder, or a .tar file.",
     ),
 ]
 _VerifyReproducible = Annotated[
     bool,
     typer.Option(
         "--verify-reproducible",
-        help="Build again in a fresh store, and fail with every file that differs if the digest does.",
+        help="Build again in an empty store; if the digest differs, fail and list the files that differ.",
     ),
 ]
 _Verify = Annotated[
     bool,
     typer.Option(
         "--verify",
-        help="Make the layers of wheels again and read all others: believe nothing in the store.",
+        help="Do not trust the store: make the layers of wheels again, and read and hash all other layers.",
     ),
 ]
 _Engine = Annotated[
@@ -74,18 +81,21 @@ _Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        help="embedded (no daemon), or docker: buildx builds the rendered Dockerfile.",
+        help="embedded (needs no daemon), or docker (buildx builds the rendered Dockerfile).",
     ),
 ]
 _Builder = Annotated[
-    str, typer.Option("--builder", metavar="NAME", help="docker: which of `docker buildx ls`.")
+    str,
+    typer.Option(
+        "--builder", metavar="NAME", help="With --engine docker: a builder that `docker buildx ls` lists."
+    ),
 ]
 _Base = Annotated[
     str,
     typer.Option(
         "--base",
         metavar="KIND",
-        help="docker: the base from its registry, bootstrap for one made here, or auto.",
+        help="With --engine docker: registry pulls the base, bootstrap makes it here; auto chooses.",
     ),
 ]
 
@@ -108,7 +118,7 @@ def build(
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Build the image of a recipe, for each of its platforms. Locks it first if it has no lock."""
+    """Build the image of a recipe. Locks the recipe first if it has no lock."""
     from imagebuilder.host.site import detect
     from imagebuilder.workflow import read_locks
     from imagebuilder.workflow import source as sources
@@ -122,13 +132,16 @@ def build(
         _lock_if_absent(recipe_file, where, site, tools)
     read = read_locks(recipe_file)
     targets = read.plans(platform)
+    _tell_uncommitted(read)
     source = sources.of_recipe(recipe_file)
     if load:
         engines.require_engine()
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
     _warn_of_baked_keys(targets)
     if docker is not None:
-        wish = engines.DockerBuild(load=load, output=output, progress=progress, as_json=as_json)
+        wish = engines.DockerBuild(
+            recipe_folder=recipe_file.parent, load=load, output=output, progress=progress, as_json=as_json
+        )
         engines.build_with_docker(targets, where, surroundings, docker, wish)
         return
     settings = _BuildSettings(
@@ -141,6 +154,8 @@ def build(
     if as_json:
         _print_built(whole, made, verdicts, reference)
     else:
+        if read.selection.recipe.copies:
+            _show_copied(read.copied)
         _show_images(made, index, verdicts)
         _show_next(reference, output, recipe_file)
     _require_same(recipe_file, verdicts)
@@ -196,7 +211,7 @@ def _deliver(
 def _make(
     read: LockedRecipe, targets: Sequence[tuple[Lock, Plan]], settings: _BuildSettings
 ) -> tuple[list[Built], list[RebuildVerdict]]:
-    """Build the image of each platform, and each once more where that was asked for."""
+    """Build the image of each platform, and a second time for --verify-reproducible."""
     from imagebuilder.core.progress import shown
     from imagebuilder.engines import embedded
     from imagebuilder.host.tools import choose_tools
@@ -217,11 +232,12 @@ def _make(
                 site=settings.site,
                 progress=live,
                 request=partial(read.request, planned.platform),
+                recipe_folder=read.path.parent,
             )
             before = hints.forget(planned, settings.store) if settings.verify else {}
             built = embedded.build(planned, context)
             for title in hints.changed(planned, before, settings.store):
-                live.note(f"{title} was not what its packages give: it was made again")
+                live.note(f"{title}: the layer in the store was not what its packages give, and was replaced")
             made.append(built)
             if settings.build_twice:
                 verdicts.append(_made_again(planned, built, context))
@@ -261,6 +277,25 @@ def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[Re
                 out(line)
 
 
+def _tell_uncommitted(read: LockedRecipe) -> None:
+    """Warn of files that the commit in the labels does not have, or has otherwise."""
+    if not read.selection.recipe.copies or not (names := read.copied.uncommitted):
+        return
+    shown = ", ".join(map(printable, names[:_FEW])) + (
+        f" and {len(names) - _FEW} more" if names[_FEW:] else ""
+    )
+    verb = "file is" if len(names) == 1 else "files are"
+    warn(f"{len(names)} copied {verb} not as in commit {read.copied.commit[:12]}: {shown}")
+
+
+def _show_copied(copied: Copied) -> None:
+    from imagebuilder.core.progress import human
+
+    revision = copied.project.revision
+    of = f", revision {revision[:12]}{'-dirty' if revision.endswith('-dirty') else ''}" if revision else ""
+    out(f"files   {copied.files} of yours, {human(copied.bytes)}{of}")
+
+
 def _told(built: Built) -> dict[str, object]:
     return {
         "name": built.image.name,
@@ -280,7 +315,7 @@ def _told(built: Built) -> dict[str, object]:
 def _remember(
     read: LockedRecipe, source: RecipeSource, made: Sequence[Built], store: Store
 ) -> IndexRecord | None:
-    """Keep what the images were made from; join them where all platforms of the recipe are there."""
+    """Record recipe and lock of the images; join them once the store has all platforms of the recipe."""
     from imagebuilder.layers import hints
     from imagebuilder.workflow import join_images
     from imagebuilder.workflow import source as sources
@@ -294,12 +329,14 @@ def _remember(
 def _require_same(recipe_file: Path, verdicts: Sequence[RebuildVerdict]) -> None:
     if not all(verdict.same for verdict in verdicts):
         raise TestFailure(
-            "built again, the image has another digest", where=str(recipe_file), hint="what differs is above"
+            "the second build gave another digest",
+            where=str(recipe_file),
+            hint="the differences are listed above",
         )
 
 
 def _loadable(made: list[Built]) -> ImageRecord:
-    """Choose what goes into the local engine, which runs one platform well: its own, if it was built."""
+    """Choose the image to load into the local engine: this host's platform, or else the first."""
     from imagebuilder.core import platforms
 
     own = platforms.own()

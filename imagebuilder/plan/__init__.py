@@ -15,6 +15,7 @@ from imagebuilder.plan.config import (
 )
 from imagebuilder.plan.layer import (
     BAKED_KEYS,
+    NO_PROJECT,
     VENV,
     BuiltLayer,
     BytecodeLayer,
@@ -25,6 +26,8 @@ from imagebuilder.plan.layer import (
     Layer,
     OsLayer,
     OsPart,
+    Project,
+    ProjectLayer,
     UpperOsLayer,
     User,
     WheelLayer,
@@ -43,6 +46,7 @@ __all__ = [
     "BAKED_KEYS",
     "EPOCH",
     "MAX_LAYERS",
+    "NO_PROJECT",
     "OWN_LAYER_BYTES",
     "PATH",
     "STATE",
@@ -58,6 +62,8 @@ __all__ = [
     "OsLayer",
     "OsPart",
     "Plan",
+    "Project",
+    "ProjectLayer",
     "UpperOsLayer",
     "User",
     "WheelLayer",

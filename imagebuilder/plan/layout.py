@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from imagebuilder import catalog
 from imagebuilder.catalog import Selection
 from imagebuilder.core import platforms
+from imagebuilder.errors import InputError
 from imagebuilder.lock.model import Lock, Wheel
 from imagebuilder.plan import groups
 from imagebuilder.plan.config import Config, config, image_tags, user
 from imagebuilder.plan.layer import (
+    NO_PROJECT,
     VENV,
     BuiltLayer,
     BytecodeLayer,
@@ -22,6 +24,8 @@ from imagebuilder.plan.layer import (
     Layer,
     OsLayer,
     OsPart,
+    Project,
+    ProjectLayer,
     UpperOsLayer,
     User,
     WheelLayer,
@@ -74,14 +78,36 @@ class Plan:
         """How many layers, from the lowest on, hold Debian packages: those of the base, and the system."""
         return sum(isinstance(layer, ImportedLayer | OsLayer | OsPart) for layer in self.layers)
 
+    def of_image(self, titles: Collection[str]) -> Plan:
+        """Leave out the bytecode layers that an image does not have, because nothing had to be compiled.
 
-def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...]) -> Plan:
+        A plan cannot tell which bytecode layers come out empty: that depends on the content of the wheels.
+
+        Args:
+            titles: of the image's layers.
+
+        """
+        return replace(
+            self,
+            layers=tuple(
+                layer
+                for layer in self.layers
+                if layer.title in titles or not isinstance(layer, BytecodeLayer)
+            ),
+        )
+
+
+def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Project = NO_PROJECT) -> Plan:
     """Lay out an image.
 
     Args:
         selection: the recipe, with its components.
         lock: what it was resolved to.
         files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.plan.rootfs`.
+        project: the user's own files.
+
+    Raises:
+        InputError: these are the files of another recipe.
 
     """
     recipe, parts = selection.recipe, selection.parts
@@ -102,8 +128,10 @@ def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...]) -> Plan:
             # Last, and small: what changes with every recipe must not stand below gigabytes.
             FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
             *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
+            # What changes every day.
+            *_project_layers(selection, project, account),
         ),
-        config=config(selection, lock, account),
+        config=config(selection, lock, account, project),
         tags=image_tags(selection, lock),
         lock_checksum=lock.checksum,
         siblings=recipe.platforms,
@@ -127,6 +155,18 @@ def parts(system: OsLayer) -> tuple[OsPart, ...]:
 def wheel_layers(lock: Lock) -> tuple[WheelLayer, ...]:
     """Lay out the wheels of an image alone: what of its layers follows from its lock and nothing else."""
     return tuple(_wheel_layers(lock))
+
+
+def _project_layers(selection: Selection, project: Project, user: User) -> Iterable[ProjectLayer]:
+    copies = selection.recipe.copies
+    if len(copies) != len(project.checksums):
+        raise InputError(
+            f"copies {len(copies)} folders, and checksums of {len(project.checksums)} are given",
+            where=selection.places.of("copy"),
+            hint="build the image again",
+        )
+    for copy, checksum in zip(copies, project.checksums, strict=True):
+        yield ProjectLayer(source=copy.source, target=copy.to, checksum=checksum, user=user)
 
 
 def _imported(lock: Lock) -> Iterable[ImportedLayer]:
@@ -225,8 +265,8 @@ def _has_modules(wheel: Wheel) -> bool:
     """Guess from its file name whether a wheel is more than libraries, of which no plan reads a byte.
 
     A wheel for one platform and any Python (`py3-none-manylinux_2_28_x86_64`) brings programs and libraries
-    of C, as NVIDIA's do; what is for one Python, or for any platform, brings modules. A wrong guess costs an
-    empty layer, or a shared one: modules are compiled in any case.
+    of C, as NVIDIA's do; what is for one Python, or for any platform, brings modules. A wrong guess costs
+    a shared layer at most: modules are compiled in any case, and without modules there is no layer.
     """
     _, abi, platform = wheel.file.removesuffix(".whl").rsplit("-", 3)[-3:]
     return abi != "none" or platform == "any"

@@ -257,8 +257,10 @@ def test_a_component_that_only_a_file_names_is_noted(tmp_path: Path) -> None:
     wanted = asked(tmp_path, "torch>=2.9\nnumpy\n")
     lock = samples.lock(wheels=(samples.wheel("numpy"), samples.wheel("torch", "2.10.0")))
     assert list(filepins.notes(wanted, lock)) == [
-        (f"`torch>=2.9` ({tmp_path}/requirements.txt:1) brings in torch, which is not pinned: "
-        'write `torch: "2.10.0"` under `pins:`, so that the smoke test checks it')
+        (
+            f"`torch>=2.9` ({tmp_path}/requirements.txt:1) brings in torch, which is not pinned: "
+            'write `torch: "2.10.0"` under `pins:`, so that the smoke test checks it'
+        )
     ]
 
 
