@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder import catalog
-from imagebuilder.catalog import Selection
+from imagebuilder.catalog import Component, Selection
 from imagebuilder.core import platforms
 from imagebuilder.debian import versions
 from imagebuilder.recipe import Places
@@ -239,6 +239,15 @@ def request(selection: Selection, platform: str = "") -> Request:
         mirrored=tuple(_mirrored(selection)),
         files=files,
         selection=selection,
+    )
+
+
+def family(component: Component) -> frozenset[str]:
+    """Name all distributions that the catalog knows as providers of a component, whatever the recipe pins."""
+    return frozenset(
+        canonicalize_name(catalog.fill(provider.wheel, provider.when.get(component.name, "")))
+        for provider in component.providers
+        if provider.wheel
     )
 
 
