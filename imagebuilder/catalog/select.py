@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -13,6 +15,9 @@ from packaging.version import Version
 from imagebuilder.catalog.model import BuildSteps, Component, Provider, fill, kind, load, matches
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.recipe import Places, Recipe
+
+if TYPE_CHECKING:
+    from imagebuilder.recipe.requirements import FileDemands
 
 VENV = "/opt/venv"
 _SITE = VENV + "/lib/python{python}/site-packages"
@@ -82,6 +87,7 @@ class Selection:
         components: the whole catalog, by name.
         parts: the components of the image, each with its chosen provider; sorted by name.
         places: the places of the recipe's keys, for messages.
+        demands: what the recipe's requirement files ask for, by platform.
 
     """
 
@@ -89,6 +95,7 @@ class Selection:
     components: Mapping[str, Component]
     parts: tuple[Part, ...]
     places: Places
+    demands: Mapping[str, tuple[FileDemands, ...]] = field(default_factory=dict)
 
     @property
     def by_name(self) -> dict[str, Part]:
@@ -115,12 +122,17 @@ class Selection:
         return _chosen(replace(self, recipe=recipe, parts=()))
 
 
-def select(recipe: Recipe, places: Places | None = None) -> Selection:
+def select(
+    recipe: Recipe,
+    places: Places | None = None,
+    demands: Mapping[str, tuple[FileDemands, ...]] = MappingProxyType({}),
+) -> Selection:
     """Choose a provider for every component of the recipe.
 
     Args:
         recipe: the recipe.
         places: the places of its keys; None for a recipe that was not read from a file.
+        demands: what its requirement files ask for, by platform.
 
     Raises:
         ConflictError: some components are needed but not pinned, not available, or exclude each other. All
@@ -128,7 +140,7 @@ def select(recipe: Recipe, places: Places | None = None) -> Selection:
 
     """
     places = places or Places(recipe=recipe.name)
-    return _chosen(Selection(recipe=recipe, components=load(), parts=(), places=places))
+    return _chosen(Selection(recipe=recipe, components=load(), parts=(), places=places, demands=demands))
 
 
 def _chosen(asked: Selection) -> Selection:

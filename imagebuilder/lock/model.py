@@ -211,6 +211,21 @@ class Override(Strict):
     contradicts: tuple[str, ...]
 
 
+class RequirementSet(Strict):
+    """What one requirement file of the recipe asked for when it was locked.
+
+    Attributes:
+        file: as the recipe names it.
+        asked: requirements that count on this platform, sorted, without markers.
+        limits: hash of its constraints and of the file hashes that it allows; empty where it has none.
+
+    """
+
+    file: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=1000)]
+    asked: Annotated[tuple[Annotated[str, Field(max_length=2000)], ...], FailFast()]
+    limits: Sha256 | Literal[""] = ""
+
+
 class Lock(Strict):
     """The bytes that a build for one platform needs.
 
@@ -223,6 +238,7 @@ class Lock(Strict):
         python: major.minor.
         pins: component and full version, of every component in the image.
         packages: the requested Debian packages; `debs` are these and their dependencies.
+        requirements: what the recipe's requirement files asked for.
         overrides: pins forced against metadata.
         wheels, debs: sorted by name.
         builds: components to compile, each after those that it is compiled against.
@@ -238,6 +254,7 @@ class Lock(Strict):
     python: Version
     pins: dict[DebName, Version]
     packages: tuple[str, ...]
+    requirements: Annotated[tuple[RequirementSet, ...], FailFast()] = ()
     overrides: tuple[Override, ...] = ()
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
     debs: Annotated[tuple[Deb, ...], FailFast()]
@@ -300,11 +317,11 @@ def path_for(recipe: Path) -> Path:
 def rows(lock: Lock, *, leave_out: Collection[str] = ()) -> list[str]:
     """Write each field of a lock as `"key": value`, in the order of the model, one package a line.
 
-    Empty `builds`, `image` and `layers` are left out.
+    Empty `builds`, `image`, `layers` and `requirements` are left out.
     """
     written = []
     for key, value in lock.model_dump(mode="json", exclude=set(leave_out)).items():
-        if key in ("builds", "image", "layers") and not value:
+        if key in ("builds", "image", "layers", "requirements") and not value:
             continue
         if key == "builds":
             builds = ",\n".join(f"  {_dump_build(row)}" for row in value)

@@ -14,6 +14,7 @@ everything that recipe and catalog determine is computed again and compared. Wha
 | `image.packages`, `accounts`, `archives` | the layers of the base, at the build |
 | `pins` | computed from the packages, and within the recipe's pins |
 | `packages` | those that recipe and catalog request, each among the installed |
+| `requirements` | the requirement files; of an image that came without them, here the lock decides |
 | `overrides` | only pins that the recipe forces, with the versions that the lock has |
 | `wheels[].name`, `version`, `file` | each other (`lock.rules`), pins; METADATA at the build |
 | `wheels[].component` | requirements; those of METADATA at the build (`closure`) |
@@ -43,7 +44,7 @@ from imagebuilder.debian import suites
 from imagebuilder.debian import versions as debversion
 from imagebuilder.errors import InputError, LockError, Problem
 from imagebuilder.lock import model as locks
-from imagebuilder.lock.model import Build, Lock, Wheel
+from imagebuilder.lock.model import Build, Lock, RequirementSet, Wheel
 from imagebuilder.recipe import Recipe
 from imagebuilder.resolve import archivepins, basefit, debpins
 from imagebuilder.resolve.request import ArchivePin, BuildRequest, Request, request
@@ -125,6 +126,7 @@ def _problems(selection: Selection, lock: Lock) -> Problems:
     yield from _pins(lock, wanted)
     yield from _packages(lock, wanted)
     yield from _archives(lock, wanted)
+    yield from _files(recipe, lock, wanted)
     yield from _required("wheels", lock.wheels, wanted.of_wheels, lock)
     yield from _components("wheels", lock.wheels, wanted.components)
     yield from _overrides(lock, wanted)
@@ -212,6 +214,32 @@ def _archives(lock: Lock, wanted: Request) -> Problems:
     for number, deb in enumerate(lock.debs):
         if deb.archive not in known:
             yield f"debs[{number}].archive", f"neither the base nor a pin knows the archive {deb.archive}"
+
+
+def _files(recipe: Recipe, lock: Lock, wanted: Request) -> Problems:
+    """Compare what requirement files ask for, limit and allow with what the lock has."""
+    if [item.file for item in lock.requirements] != [entry.file for entry in recipe.requirement_files]:
+        yield "requirements", "does not list the requirement files of the recipe"
+    for number, (item, is_now) in enumerate(zip(lock.requirements, recorded(wanted), strict=False)):
+        if item != is_now:
+            yield f"requirements[{number}]", f"is not what {is_now.file} asks for"
+    hashed = wanted.hashed
+    from_files = wanted.from_files
+    limits = [(Requirement(text), from_files[text].place) for text in wanted.constraints]
+    for number, wheel in enumerate(lock.wheels):
+        for limit, place in limits:
+            if limit.name == wheel.name and not limit.specifier.contains(wheel.version, prereleases=True):
+                yield f"wheels[{number}].version", f"is {wheel.version}, and {place} limits it: `{limit}`"
+        for demand in hashed.get((wheel.name, wheel.version), ()):
+            if wheel.sha256 not in demand.hashes:
+                yield f"wheels[{number}].sha256", f"is not among the hashes of {demand.place}"
+
+
+def recorded(wanted: Request) -> tuple[RequirementSet, ...]:
+    """Return what a lock keeps of the requirement files."""
+    return tuple(
+        RequirementSet(file=item.file, asked=item.asked, limits=item.limits) for item in wanted.files
+    )
 
 
 def _required(key: str, wheels: Sequence[Wheel], requirements: Iterable[str], lock: Lock) -> Problems:

@@ -11,19 +11,20 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagebuilder import catalog
-from imagebuilder.catalog import Component
 from imagebuilder.core.yamlfile import dotted_path
 from imagebuilder.errors import ConflictError, ImagebuilderError, Problem
 from imagebuilder.resolve import wheelfile
-from imagebuilder.resolve.request import LinkedDeb, Pinned, Request
+from imagebuilder.resolve.request import LinkedDeb, Pinned, Request, family
 from imagebuilder.resolve.uv import Solution, SolveRequest, Target, UnsolvableError, files, solve
+
+if TYPE_CHECKING:
+    from imagebuilder.recipe.requirements import Demand
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Party:
         package: the distribution that it limits.
         requirement: the requirement itself.
         pin: the pin, if it is one.
+        in_file: whether it stands in a requirement file; `where` and `key` are then its file and line.
         by_apt: whether it is a Debian package of a component that a framework loads from a wheel.
         advice: how to change its version if it is not a pin; `{version}` is replaced by one that works.
 
@@ -58,6 +60,7 @@ class Party:
     package: str
     requirement: str
     pin: Pinned | None = None
+    in_file: bool = False
     by_apt: bool = False
     advice: str = ""
 
@@ -79,7 +82,7 @@ def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
     forced = _forced(request)
     problems: list[Problem] = []
     able = []
-    for party, version in zip(everyone, _parallel(lambda item: _alone(item, target), everyone), strict=True):
+    for party, version in zip(everyone, _each_alone(everyone, target), strict=True):
         if isinstance(version, UnsolvableError) and party.by_apt:
             # There need not be a wheel of this version: it can still differ from the loaded one.
             able.append((party, str(Requirement(party.requirement).specifier).strip("=.*")))
@@ -173,23 +176,37 @@ def parties(request: Request) -> tuple[Party, ...]:
     ]
     found += (_of_package(linked, request) for linked in request.linked)
     owners = {canonicalize_name(package): component for package, component in request.owners}
+    from_files = request.from_files
     for requirement in request.requirements:
         package = canonicalize_name(Requirement(requirement).name)
         path: tuple[str | int, ...] = (
             ("pip", request.pip.index(requirement))
             if requirement in request.pip
-            else ("pins", owners[package])
+            else ("pins", owners.get(package, ""))
         )
+        demand = None if requirement in request.pip else from_files.get(requirement)
         found.append(
             Party(
-                where=request.places.of(*path),
-                key=dotted_path(path),
+                where=demand.place if demand else request.places.of(*path),
+                key=demand.place if demand else dotted_path(path),
                 label=f"`{requirement}`",
                 package=package,
                 requirement=requirement,
+                in_file=demand is not None,
             )
         )
-    return tuple(found)
+    return (*found, *(_of_constraint(from_files[text]) for text in request.constraints))
+
+
+def _of_constraint(demand: Demand) -> Party:
+    return Party(
+        where=demand.place,
+        key=demand.place,
+        label=f"the constraint `{demand.requirement}`",
+        package=demand.name,
+        requirement=demand.requirement,
+        in_file=True,
+    )
 
 
 def _of_package(linked: LinkedDeb, request: Request) -> Party:
@@ -210,6 +227,17 @@ def _of_package(linked: LinkedDeb, request: Request) -> Party:
         f'to keep it, pin it: `{pin.pin}: "{pin.value}"`, `providers: {{{pin.pin}: apt}}`, '
         f"and force it with `override: [{pin.pin}]`",
     )
+
+
+def _each_alone(everyone: Sequence[Party], target: Target) -> list[str | UnsolvableError]:
+    """Ask for each party by itself; for those of requirement files, which may be hundreds, first together."""
+    listed = _requirements(party for party in everyone if party.in_file)
+    together = _try(listed, (), target, dependencies=False) if listed else None
+
+    def ask(party: Party) -> str | UnsolvableError:
+        return together.versions[party.package] if together and party.in_file else _alone(party, target)
+
+    return _parallel(ask, everyone)
 
 
 def _alone(party: Party, target: Target) -> str | UnsolvableError:
@@ -332,7 +360,9 @@ def _clash(
         )
     works = solution.versions[party.package]
     same = [other for other in kept if other.package == party.package]
-    blockers = [f"{other.key} asks for {other.requirement}" for other in same]
+    blockers = [
+        f"{other.where if party.in_file else other.key} asks for {other.requirement}" for other in same
+    ]
     blockers += contradictions(party.package, version, solution, target)
     reason = "; ".join(blockers) or _reason(party, kept, forced, target)
     ways = []
@@ -358,7 +388,7 @@ def _idle_problem(
     root = canonicalize_name(loader.package)
     tree = solution.tree(root)
     version = solution.versions[root]
-    loaded = {pin.pin: sorted(_family(request.selection.components[pin.pin]) & tree) for pin in idle}
+    loaded = {pin.pin: sorted(family(request.selection.components[pin.pin]) & tree) for pin in idle}
     names = [name for packages in loaded.values() for name in packages]
     pins = ", ".join(f'{pin.pin} "{pin.value}" ({pin.package})' for pin in idle)
     needed = [canonicalize_name(pin.package) for pin in idle]
@@ -373,15 +403,6 @@ def _idle_problem(
         f"so these pins would never be loaded: {pins}",
         where=request.places.of("pins", loader.pin),
         hint="; or ".join(hints) or f"drop these pins, or choose another {loader.pin}",
-    )
-
-
-def _family(component: Component) -> frozenset[str]:
-    """Return all distributions that provide a component, whatever the recipe pins."""
-    return frozenset(
-        canonicalize_name(catalog.fill(provider.wheel, provider.when.get(component.name, "")))
-        for provider in component.providers
-        if provider.wheel
     )
 
 

@@ -131,6 +131,7 @@ def _make_lock(selection: Selection, site: Site, step: _LockStep) -> Lock:
         python=wanted.python,
         pins={},
         packages=wanted.packages,
+        requirements=agreement.recorded(wanted),
         overrides=(*overrides, *(basefit.overrides(selection, base.image) if base else ())),
         wheels=wheels,
         debs=debs,

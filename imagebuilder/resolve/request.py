@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder import catalog
-from imagebuilder.catalog import Selection
+from imagebuilder.catalog import Component, Selection
 from imagebuilder.core import platforms
 from imagebuilder.debian import versions
 from imagebuilder.recipe import Places
+
+if TYPE_CHECKING:
+    from imagebuilder.recipe.requirements import Demand, FileDemands
 
 # Programs that unpack Debian's source archives, besides gzip, which is essential.
 _UNPACKERS = frozenset({"xz-utils", "bzip2"})
@@ -104,6 +108,7 @@ class Request:
         sections: sections of the archive besides those of every image, such as `non-free`.
         builds: components to compile.
         linked: Debian packages of components that pinned frameworks load from wheels.
+        files: what the recipe's requirement files ask for.
         selection: the recipe and its components, for messages and limits.
 
     """
@@ -123,6 +128,7 @@ class Request:
     sections: tuple[str, ...] = ()
     builds: tuple[BuildRequest, ...] = ()
     linked: tuple[LinkedDeb, ...] = ()
+    files: tuple[FileDemands, ...] = ()
     selection: Selection = field(repr=False, compare=False)
 
     @property
@@ -140,13 +146,42 @@ class Request:
     def of_wheels(self) -> tuple[str, ...]:
         """All requirements on wheels: pins, other requirements, and versions of Debian packages."""
         pins = (*self.wheel_pins, *(linked.wheel for linked in self.linked))
-        return (*(pin.requirement for pin in pins), *self.requirements)
+        return (*(pin.requirement for pin in pins), *self._free(self.requirements))
+
+    def _free(self, requirements: Iterable[str]) -> tuple[str, ...]:
+        """Leave out requirements on packages of forced pins: only the pin counts there."""
+        forced = {canonicalize_name(pin.package) for pin in self.forced}
+        return tuple(text for text in requirements if canonicalize_name(Requirement(text).name) not in forced)
 
     @property
     def forced(self) -> tuple[Pinned, ...]:
         """The pins to force, as pins of wheels, also if a Debian package provides the component."""
         by_apt = (linked.wheel for linked in self.linked if linked.place.startswith("pins."))
         return tuple(pin for pin in (*self.wheel_pins, *by_apt) if pin.pin in self.overrides)
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The limits that requirement files set to packages which something else asks for."""
+        found = {demand.requirement for file in self.files for demand in file.demands if demand.constraint}
+        return self._free(sorted(found))
+
+    @property
+    def from_files(self) -> dict[str, Demand]:
+        """Return the first demand of a requirement file for each requirement in it."""
+        found: dict[str, Demand] = {}
+        for file in self.files:
+            for demand in file.demands:
+                found.setdefault(demand.requirement, demand)
+        return found
+
+    @property
+    def hashed(self) -> dict[tuple[str, str], tuple[Demand, ...]]:
+        """Return the demands that allow certain files alone, by name and version of the package."""
+        found: dict[tuple[str, str], tuple[Demand, ...]] = {}
+        for demand in (demand for file in self.files for demand in file.demands if demand.hashes):
+            key = (demand.name, str(demand.exact))
+            found[key] = (*found.get(key, ()), demand)
+        return found
 
     @property
     def components(self) -> dict[str, str]:
@@ -158,7 +193,8 @@ class Request:
         asked = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         del asked["selection"]  # the recipe has its own checksum, and the other fields cover the catalog
         # Fields that most recipes do not use count only if they are used.
-        for key in ("sections", "builds", "linked"):
+        asked["files"] = [(file.file, file.asked, file.limits) for file in self.files]
+        for key in ("sections", "builds", "linked", "files"):
             if not asked[key]:
                 del asked[key]
         text = json.dumps(asked, sort_keys=True, default=dataclasses.asdict)
@@ -169,6 +205,9 @@ def request(selection: Selection, platform: str = "") -> Request:
     """Make the request for one of the recipe's platforms, by default its first."""
     recipe, parts = selection.recipe, selection.parts
     wheel_pins, deb_pins, packages, requirements = [], [], set(recipe.apt), list(recipe.pip)
+    platform = platform or recipe.platforms[0]
+    files = selection.demands.get(platform, ())
+    requirements += [text for file in files for text in file.asked]
     owners: dict[str, str] = {}
     for part in parts:
         name, provider, version = part.component.name, part.provider, part.pin
@@ -186,7 +225,7 @@ def request(selection: Selection, platform: str = "") -> Request:
         recipe=recipe.name,
         distribution=recipe.distribution,
         suite=recipe.suite,
-        architecture=platforms.architecture(platform or recipe.platforms[0]),
+        architecture=platforms.architecture(platform),
         python=recipe.python_minor,
         wheel_pins=tuple(wheel_pins),
         requirements=tuple(sorted(set(requirements))),
@@ -198,7 +237,17 @@ def request(selection: Selection, platform: str = "") -> Request:
         sections=tuple(sorted({section for part in parts for section in part.provider.sections})),
         builds=_builds(selection),
         linked=tuple(_linked(selection)),
+        files=files,
         selection=selection,
+    )
+
+
+def family(component: Component) -> frozenset[str]:
+    """Name all distributions that the catalog knows as providers of a component, whatever the recipe pins."""
+    return frozenset(
+        canonicalize_name(catalog.fill(provider.wheel, provider.when.get(component.name, "")))
+        for provider in component.providers
+        if provider.wheel
     )
 
 

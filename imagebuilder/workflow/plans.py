@@ -20,10 +20,12 @@ from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock
 from imagebuilder.plan import NO_PROJECT, Plan, Project
 from imagebuilder.plan.rootfs import image_files
-from imagebuilder.resolve import agreement
+from imagebuilder.recipe import Places, Recipe
+from imagebuilder.resolve import agreement, filepins
 from imagebuilder.resolve.request import Request, request
 
 if TYPE_CHECKING:
+    from imagebuilder.recipe.requirements import FileDemands
     from imagebuilder.workflow.project import Copied
 
 
@@ -80,15 +82,50 @@ class LockedRecipe:
         return request(self.selection, platform)
 
 
-def read_recipe(path: Path) -> tuple[Selection, Mapping[str, str]]:
-    """Read a recipe, choose its components, and give the checksum that each platform's lock must carry."""
-    selection = catalog.select(*recipes.read(path, catalog.names()))
-    return selection, {name: request(selection, name).checksum() for name in selection.recipe.platforms}
+def read_recipe(path: Path, recorded: LockFile | None = None) -> tuple[Selection, Mapping[str, str]]:
+    """Read a recipe, choose its components, and give the checksum that each platform's lock must carry.
+
+    Args:
+        path: the recipe.
+        recorded: the lock that travelled with the recipe. What its requirement files asked for is then taken
+            from this lock, and no such file is opened: it would be a file of this host.
+
+    Raises:
+        InputError: the recipe or a requirement file is wrong.
+        ConflictError: they contradict each other, as far as no index is needed to tell.
+
+    """
+    recipe, places = recipes.read(path, catalog.names())
+    selection = catalog.select(recipe, places, _demands(recipe, path.parent, places, recorded))
+    requests = {name: request(selection, name) for name in recipe.platforms}
+    filepins.require(requests.values())
+    return selection, {name: wanted.checksum() for name, wanted in requests.items()}
 
 
-def read_request(path: Path, platform: str) -> Request:
-    """Read what a recipe asks of the resolvers, for one of its platforms."""
-    return request(catalog.select(recipes.load(path, catalog.names())), platform)
+def _demands(
+    recipe: Recipe, folder: Path, places: Places, recorded: LockFile | None
+) -> Mapping[str, tuple[FileDemands, ...]]:
+    if not recipe.requirements:
+        return {}
+    from imagebuilder.recipe import requirements  # late: most recipes name no such file
+
+    if recorded is not None:
+        return {
+            name: tuple(
+                requirements.FileDemands.recorded(item.file, item.asked, item.limits)
+                for item in section.requirements
+            )
+            for name, section in zip(recorded.platforms, recorded.sections, strict=True)
+        }
+    return {
+        name: requirements.read(
+            recipe,
+            folder,
+            places,
+            agreement.environment(recipe.python_minor, platforms.architecture(name)),
+        )
+        for name in recipe.platforms
+    }
 
 
 def check_recipe(path: Path, *, locked: bool = False) -> None:
@@ -115,21 +152,48 @@ def check_recipe(path: Path, *, locked: bool = False) -> None:
         read_project(path, selection)
 
 
-def read_locks(path: Path) -> LockedRecipe:
+def read_locks(path: Path, *, travelled: bool = False) -> LockedRecipe:
     """Read a recipe and its locks, and choose the recipe's components.
+
+    Args:
+        path: the recipe.
+        travelled: whether both came with an image, and so without the recipe's requirement files.
 
     Raises:
         InputError: a file is wrong.
         LockError: there is no lock, it is out of step, or it is not what the recipe asks for.
 
     """
-    selection, inputs = read_recipe(path)
-    file = lockfile.read(locks.path_for(path))
+    place = locks.path_for(path)
+    selection, inputs = read_recipe(path, lockfile.read(place) if travelled else None)
+    file = lockfile.read(place)
+    _require_same_files(selection, file, path)
     lockfile.require_in_step(file, inputs, path)
     require_agreement(selection, file, path)
     for section in file.sections:
         limits.require(selection, section.pins)
     return LockedRecipe(path=path, selection=selection, file=file)
+
+
+def _require_same_files(selection: Selection, file: LockFile, path: Path) -> None:
+    """Refuse locks that were made before a requirement file changed, and name the file."""
+    changed = {
+        now.file: None
+        for name, section in zip(file.platforms, file.sections, strict=True)
+        for now, then in zip(selection.demands.get(name, ()), section.requirements, strict=False)
+        if now.file == then.file and (now.asked, now.limits) != (then.asked, then.limits)
+    }
+    if changed:
+        raise LockError.of(
+            [
+                Problem(
+                    message=f"{name} asks for something else than when the recipe was locked",
+                    where=str(locks.path_for(path)),
+                    hint=f"run: imagebuilder lock {path}",
+                )
+                for name in changed
+            ]
+        )
 
 
 def require_agreement(selection: Selection, file: LockFile, path: Path) -> None:
@@ -151,7 +215,7 @@ def require_agreement(selection: Selection, file: LockFile, path: Path) -> None:
 
 
 def read_plans(
-    path: Path, platform: str = "", project: Project | None = None
+    path: Path, platform: str = "", project: Project | None = None, *, travelled: bool = False
 ) -> tuple[tuple[Lock, Plan], ...]:
     """Read a recipe and its locks, and lay out the image of each platform, or of the one that is named.
 
@@ -159,16 +223,19 @@ def read_plans(
         path: the recipe.
         platform: its name; "" for all.
         project: the user's own files, where they are known; else they are read.
+        travelled: see `read_locks`.
 
     Raises:
         InputError: a file is wrong, or the recipe is not for that platform.
         LockError: there is no lock, or it is out of step.
 
     """
-    return read_locks(path).plans(platform, project)
+    return read_locks(path, travelled=travelled).plans(platform, project)
 
 
-def read_plan(path: Path, platform: str = "", project: Project | None = None) -> tuple[Lock, Plan]:
+def read_plan(
+    path: Path, platform: str = "", project: Project | None = None, *, travelled: bool = False
+) -> tuple[Lock, Plan]:
     """Read a recipe and its lock, and lay out the image for one platform: that of the recipe if it has one.
 
     Raises:
@@ -176,7 +243,7 @@ def read_plan(path: Path, platform: str = "", project: Project | None = None) ->
         LockError: there is no lock, or it is out of step.
 
     """
-    found = read_plans(path, platform, project)
+    found = read_plans(path, platform, project, travelled=travelled)
     if len(found) > 1:
         names = " or ".join(plan.platform for _, plan in found)
         raise InputError(

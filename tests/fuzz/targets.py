@@ -16,7 +16,7 @@ from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
 from imagebuilder.catalog import select
 from imagebuilder.core import yamlfile
-from imagebuilder.errors import InputError, RegistryError
+from imagebuilder.errors import ImagebuilderError, InputError, RegistryError
 from imagebuilder.host import site
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
@@ -25,8 +25,9 @@ from imagebuilder.publish.attest import licences, provenance, sbom
 from imagebuilder.publish.leaks import rules
 from imagebuilder.publish.leaks.layer import scan_layer
 from imagebuilder.publish.leaks.text import Search
+from imagebuilder.recipe import requirements
 from imagebuilder.registry import credentials, reader
-from imagebuilder.resolve import request, wheelfile
+from imagebuilder.resolve import agreement, request, wheelfile
 from imagebuilder.resolve.uv import File
 from imagebuilder.resolve.uv import Target as Platform
 from imagebuilder.smoke import report as reports
@@ -92,6 +93,49 @@ def recipe(_folder: Path) -> Iterator[Feed]:
         rootfs.image_files(loaded, plans.environment(select(loaded), locked))
 
     yield Feed(seeds=tuple(path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.yaml"))), run=run)
+
+
+_REQUIREMENT_FILES = (
+    b"numpy>=2 # a comment\ntorchmetrics[image] <2 ; \\\n python_version >= '3.12'\n"
+    b"tqdm==4.67.1 --hash=sha256:" + b"1" * 64 + b"\n",
+    (
+        b'[project]\nname = "train"\nrequires-python = ">=3.11"\ndependencies = ["numpy>=2"]\n'
+        b'[project.optional-dependencies]\nviz = ["tabulate"]\n[dependency-groups]\ndev = ["pytest"]\n'
+    ),
+    (
+        b'version = 1\n[[package]]\nname = "tqdm"\nversion = "4.67.1"\nsource = { registry = "r" }\n'
+        b'[[package]]\nname = "train"\nsource = { virtual = "." }\n'
+        b'dependencies = [{ name = "tqdm", marker = "os_name == \'posix\'" }]\n'
+    ),
+    b'lock-version = "1.0"\ncreated-by = "x"\n[[packages]]\nname = "tqdm"\nversion = "4.67.1"\n'
+    b'wheels = [{ path = "tqdm-4.67.1-py3-none-any.whl", hashes = { sha256 = "' + b"1" * 64 + b'" } }]\n',
+)
+
+
+@_target(lines)
+def requirement_file(_folder: Path) -> Iterator[Feed]:
+    """The same bytes as a file of each kind: refused where none of the four can be read."""
+
+    def read(name: str, folder: Path) -> ImagebuilderError | None:
+        fields = {"name": "x", "base": "debian:trixie", "python": "3.13", "requirements": (name,)}
+        loaded, variables = recipes.Recipe.model_validate(fields), agreement.environment("3.13", "amd64")
+        try:
+            found = requirements.read(loaded, folder, recipes.Places(recipe="x"), variables)
+            request.request(select(loaded, demands={"linux/amd64": found})).checksum()
+        except ImagebuilderError as error:
+            return error
+        return None
+
+    def run(data: bytes, folder: Path) -> None:
+        errors = []
+        for name in ("requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml"):
+            (folder / name).write_bytes(data)
+            errors.append(read(name, folder))
+        refused = [error for error in errors if error]
+        if len(refused) == len(errors):
+            raise refused[0]
+
+    yield Feed(seeds=_REQUIREMENT_FILES, run=run)
 
 
 @_target(json_document)

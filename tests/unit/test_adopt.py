@@ -111,7 +111,8 @@ def test_mpi_compilers_and_packages_by_apt(tmp_path: Path) -> None:
         package("openssh-server", "1:10.0p1-7"),
         package("git", "1:2.47", Depends="virtual-perl"),
         package("perl", Provides="virtual-perl (= 5)"),
-        package("vim", Recommends="vim-runtime"),
+        package("vim", Recommends="vim-runtime", Priority="important"),
+        package("mount", Priority="required"),
         package("vim-runtime"),
         package("one", Depends="two"),
         package("two", Depends="one"),
@@ -139,6 +140,8 @@ def test_mpi_compilers_and_packages_by_apt(tmp_path: Path) -> None:
     assert recipe.apt == ("build-essential", "gcc-12", "git", "one", "vim")
     assert (recipe.ssh.user, recipe.workdir, recipe.command) == ("root", "/workspace", ())
     assert notes == (
+        "- Packages that came because others recommend them: vim-runtime. A recipe leaves recommendations "
+        "out; name under `apt:` what you need.\n"
         '- ENTRYPOINT ["/start.sh"] with CMD ["python3", "train.py"]: an image has an entrypoint of its own, '
         "which starts sshd or `command:`. Write there what has to run.\n"
         "- Volumes of the image's config: a recipe has no key for it.\n"
@@ -165,15 +168,27 @@ def test_an_environment_of_conda(tmp_path: Path) -> None:
         **dist(site, "einops", "0.8.1"),
     }
     recipe, notes = written(tmp_path, files, Env=["PATH=/opt/conda/bin:/usr/bin", "CONDA_DIR=/opt/conda"])
-    assert recipe.python == "3.13"
+    assert (recipe.base, recipe.python) == ("debian:bookworm", "3.11")
     assert recipe.pip == ("einops==0.8.1", "pyyaml==6.0.2", "scipy==1.15.2")
     assert recipe.env == {}
     assert notes == (
-        "- Python 3.11: debian:trixie has Python 3.13, and a recipe takes its suite's. debian:bookworm has "
-        "Python 3.11.\n"
+        "- debian:trixie has Python 3.13. The base is debian:bookworm, because it has the image's Python "
+        "3.11.\n"
         "- What conda put into /opt/conda: Python packages come as wheels of the index; compilers, libraries "
         "and programs have to come by a pin or by `apt:`."
     )
+
+
+@pytest.mark.parametrize(("python", "elsewhere"), [("3.12", " ubuntu:noble has Python 3.12."), ("3.9", "")])
+def test_a_suite_stays_where_pins_are_of_its_packages(python: str, elsewhere: str, tmp_path: Path) -> None:
+    files = {
+        "var/lib/dpkg/status": status(package("mpich", "4.3.0+really4.2.1-1")),
+        **dist(f"usr/local/lib/python{python}/site-packages", "einops", "0.8.1"),
+    }
+    recipe, notes = written(tmp_path, files)
+    assert (recipe.base, recipe.python, recipe.pins) == ("debian:trixie", "3.13", {"mpich": "4.2.1"})
+    says = f"- Python {python}: debian:trixie has Python 3.13, and a recipe takes its suite's."
+    assert notes == says + elsewhere
 
 
 def test_cuda_and_nccl_by_nvidia_s_packages(tmp_path: Path) -> None:
@@ -456,7 +471,7 @@ def test_an_image_of_a_registry(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("image", "platform", "kind", "message"),
     [
-        ("gone", "", RegistryError, "the registry has no such image"),
+        ("gone", "", RegistryError, "the registry has no such image .*; no local engine answers"),
         ("1", "linux/arm64", RegistryError, "is an image for linux/amd64, not for linux/arm64"),
         ("1", "linux/sparc", InputError, "`linux/sparc` is not a platform that images are made for"),
         ("a b", "", InputError, "`a b` is not a tag"),
@@ -487,7 +502,7 @@ def test_a_recipe_that_exists_is_kept_and_no_image_is_read(tmp_path: Path) -> No
     (tmp_path / "train.yaml").write_text("mine\n", encoding="utf-8")
     said = CliRunner().invoke(cli.app, ["init", str(tmp_path), "--from-image", "team/train:1"])
     assert str(said.exception) == f"{tmp_path}/train.yaml: already exists\n  -> --force overwrites it"
-    said = CliRunner().invoke(cli.app, ["init", str(tmp_path), "--from-image", "x", "--recipe", "cpu-mpi"])
+    said = CliRunner().invoke(cli.app, ["init", "--from-image", "x", "--recipe", "cpu-mpi"])
     assert str(said.exception) == (
         "imagebuilder init: --recipe and --from-image exclude each other\n  -> keep one of them"
     )
