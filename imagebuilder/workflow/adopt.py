@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -18,11 +19,15 @@ from imagebuilder.bases import images
 from imagebuilder.bases.images import Image
 from imagebuilder.bases.inventory import Distribution, Environment, Inventory, Mpi
 from imagebuilder.catalog import Component, Part, limits
-from imagebuilder.core import platforms, yamlfile
+from imagebuilder.core import files, platforms, yamlfile
 from imagebuilder.debian import suites, versions
 from imagebuilder.errors import ConflictError, InputError
 from imagebuilder.host.site import detect, redact
+from imagebuilder.recipe import Places, requirements
 from imagebuilder.recipe.draft import Draft, listed
+from imagebuilder.recipe.model import kind_of_file
+from imagebuilder.recipe.requirements import Demand
+from imagebuilder.resolve.agreement import environment
 from imagebuilder.store import Store
 
 # The keys of a recipe, in the order in which people write them.
@@ -34,6 +39,7 @@ _ORDER = (
     "pins",
     "devel",
     "ssh",
+    "requirements",
     "apt",
     "pip",
     "env",
@@ -170,6 +176,85 @@ def of_image(found: Image, name: str, asked: str) -> Draft:
     _config(made, contents)
     _rest(made, contents)
     return made.draft(f"the image {asked} ({found.place}): its files were read, and nothing of it was run")
+
+
+def name_of_file(file: Path) -> str:
+    """Make a recipe's name from the folder of a requirement file: the project's."""
+    return _as_name(file.absolute().parent.name, "project")
+
+
+def of_requirements(file: Path, folder: Path, name: str) -> Draft:
+    """Write a recipe that takes its Python packages from a requirement file, and pins the components in it.
+
+    Args:
+        file: requirements.txt, pyproject.toml, uv.lock or pylock.toml; it stays the place of its packages.
+        folder: of the recipe.
+        name: of the recipe.
+
+    Raises:
+        InputError: it is not such a file, or cannot be read.
+        ConflictError: it is for a Python that no suite has.
+
+    """
+    base, python, demands = _suite_for(file, name)
+    entry = os.path.relpath(file.absolute(), folder.absolute())
+    made = _Recipe(name=name, base=base, python=python, requirements=[entry])
+    exact: dict[str, Version] = {item.name: item.exact for item in demands if item.exact is not None}
+    wheels = {item: Distribution(name=item, version=str(version)) for item, version in exact.items()}
+    _pin_found(made, wheels, {}, {})
+    pins = made.fields.get("pins", {})
+    if "torch" in pins and "cuda" not in pins and exact["torch"].local is None:
+        _pin_beside_torch(made)
+    if own := [f"{item} {version}" for item, version in sorted(exact.items()) if version.local]:
+        made.notes.append(
+            f"Builds that the usual index does not have: {listed(own)}. Name their index in a site file."
+        )
+    return made.draft(f"the packages that {entry} names, on the newest suite whose Python they take")
+
+
+def _suite_for(file: Path, name: str) -> tuple[str, str, list[Demand]]:
+    """Choose the newest suite whose Python a requirement file takes: suite, Python, and the demands."""
+    if not kind_of_file(file.name):
+        raise InputError(
+            "is not a requirement file by its name",
+            where=yamlfile.printable(str(file)),
+            hint="requirements.txt (or another NAME.txt, NAME.in), pyproject.toml, uv.lock or pylock.toml",
+        )
+    known = {
+        facts.has["python"]: f"{distribution}:{suite}"
+        for distribution, of_distribution in suites.known().items()
+        for suite, facts in of_distribution.suites.items()
+        if "python" in facts.has
+    }
+    refusals = []
+    for python in sorted(known, key=Version, reverse=True):
+        fields = {"name": name, "base": known[python], "python": python, "requirements": (file.name,)}
+        recipe = recipes.Recipe.model_validate(fields)
+        variables = environment(python, platforms.architecture(platforms.DEFAULT))
+        try:
+            read = requirements.read(recipe, file.absolute().parent, Places(recipe=str(file)), variables)
+        except ConflictError as error:
+            refusals.append(error)
+            continue
+        return known[python], python, [demand for item in read for demand in item.demands]
+    raise refusals[0]
+
+
+def _pin_beside_torch(made: _Recipe) -> None:
+    """Pin the CUDA, cuDNN and NCCL of torch's wheels, where a shipped recipe tells them."""
+    torch = made.fields["pins"]["torch"]
+    for path in sorted(files.resources("recipes").glob("*.yaml")):
+        shipped = recipes.load(path, catalog.names())
+        if shipped.pins.get("torch") == torch and not shipped.devel:
+            beside = {
+                name: shipped.pins[name] for name in catalog.load()["torch"].loads if name in shipped.pins
+            }
+            made.offer(f"what torch {torch} loads", pins={**made.fields["pins"], **beside})
+            return
+    made.notes.append(
+        f"CUDA, cuDNN and NCCL: which ones the wheels of torch {torch} take is not known offline. "
+        "`imagebuilder lock` finds them; pin them then, so that the smoke test checks them."
+    )
 
 
 # Python and components
