@@ -149,7 +149,7 @@ def _write_base(layer: BytecodeLayer, store: Store, place: Path) -> None:
             pass
 
 
-def _keep(folder: tree.Node, path: str) -> None:
+def _keep(folder: tree.TreeNode, path: str) -> None:
     for name, node in list(folder.children.items()):
         inside = f"{path}/{name}" if path else name
         _keep(node, inside)

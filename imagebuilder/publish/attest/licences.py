@@ -312,7 +312,7 @@ def _from_layers(image: ImageRecord, wheels: Iterable[Wheel], store: Store) -> d
     return found
 
 
-def _members(store: Store, digest: str) -> Iterator[tuple[tarstream.Entry, BinaryIO]]:
+def _members(store: Store, digest: str) -> Iterator[tuple[tarstream.TarEntry, BinaryIO]]:
     path = store.blob(digest)
     try:
         with tarstream.open_layer(path) as stream:
