@@ -318,6 +318,83 @@ class BuiltLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProjectFile:
+    """A file or link of a user's project: path below its folder, mode, and content.
+
+    Attributes:
+        path: relative, in normal form.
+        mode: 0o755 or 0o644; how the files lie on the host beyond that changes nothing.
+        sha256: of a file's content; "" for a link.
+        target: of a link; "" for a file.
+
+    """
+
+    path: str
+    mode: int
+    sha256: str = ""
+    target: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A user's project as it lies on this host: its name, the version it gives itself, and its files.
+
+    The version is empty where only its backend knows it. `folder` is where the files are.
+    """
+
+    name: str
+    version: str
+    files: tuple[ProjectFile, ...]
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectLayer:
+    """A user's project: a wheel that its own backend makes, unpacked into the venv.
+
+    Attributes:
+        project: whose files.
+        requirements: what its backend needs, in a venv of which nothing is kept.
+        python: release of the image's Python, as in 3.13.
+        packages: Debian's packages of what runs the backend: that Python and its libraries, and where the
+            image can compile modules, all of the image's.
+        below: layers of a base from a registry, which then has what is not among the packages.
+        architecture: of the packages.
+        venv: where the wheel goes.
+
+    """
+
+    project: Project
+    requirements: WheelLayer
+    python: str
+    packages: tuple[Deb, ...]
+    below: tuple[BaseLayer, ...]
+    architecture: str
+    venv: str = VENV
+
+    FORMAT = 1  # also of `layers/hooks/project`: a change there that changes bytes counts this up
+
+    @property
+    def title(self) -> str:
+        return " ".join(filter(None, (self.project.name, self.project.version, "(your project)")))
+
+    @cached_property
+    def key(self) -> str:
+        return _key("project", self.FORMAT, [*self._made_of, self.venv])
+
+    @cached_property
+    def wheel_key(self) -> str:
+        """Name the wheel, which the layer is made of."""
+        return _key("project-wheel", self.FORMAT, self._made_of)
+
+    @property
+    def _made_of(self) -> list[object]:
+        project = self.project
+        system = [sorted(deb.sha256 for deb in self.packages), [layer.digest for layer in self.below]]
+        return [project.name, project.version, project.files, self.requirements.key, self.python, system]
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeysLayer:
     """An ssh key that is baked in. It is random, and so in no plan: a store makes it once for each lock."""
 
@@ -336,7 +413,17 @@ class KeysLayer:
         return _key("keys", self.FORMAT, self)
 
 
-Layer = ImportedLayer | OsLayer | OsPart | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | KeysLayer
+Layer = (
+    ImportedLayer
+    | OsLayer
+    | OsPart
+    | BuiltLayer
+    | WheelLayer
+    | BytecodeLayer
+    | FilesLayer
+    | ProjectLayer
+    | KeysLayer
+)
 
 
 def fields(value: Any) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 #
 #     perl confine.pl tools FOLDER COMMAND...   the host's programs, and a folder to work in
 #     perl confine.pl bare FOLDER COMMAND...    a folder alone, with the program in it; no capability
+#     perl confine.pl alone ROOT COMMAND...     a system, not installed but unpacked; no capability
 #     perl confine.pl inside ROOT COMMAND...    a system; those capabilities that an installation needs
 #     perl confine.pl around FOLDER             no command: as `tools`, for all who share these mounts
 #
-# `tools` and `bare` make a user namespace: the root in there is another user on the host. `inside` runs in
+# `tools`, `bare` and `alone` make a user namespace: the root in there is another user on the host. `inside` runs in
 # one that is there already, and so does `around`, from a hook of mmdebstrap: pivot_root(2) takes every process of
 # the mount namespace along, so what mmdebstrap itself does in the new root later cannot follow a link out. Perl, because mmdebstrap needs it too and its container has no Python; not a shell,
 # because after pivot_root there is no program of the host left that could give up capabilities.
@@ -41,10 +42,11 @@ my @MASKED = qw(proc/acpi proc/asound proc/interrupts proc/kcore proc/keys proc/
 my @READ_ONLY = qw(proc/bus proc/fs proc/irq proc/sys proc/sysrq-trigger);
 
 my ($how, $root, @command) = @ARGV;
-die "confine: tools|bare|inside FOLDER COMMAND..., or around FOLDER\n"
-    unless $how eq 'around' ? !@command : @command && $how =~ /^(?:tools|bare|inside)$/;
+die "confine: tools|bare|alone|inside FOLDER COMMAND..., or around FOLDER\n"
+    unless $how eq 'around' ? !@command : @command && $how =~ /^(?:tools|bare|alone|inside)$/;
 # Whether the host's programs are there, and all that their work needs.
 my $has_tools = $how eq 'tools' || $how eq 'around';
+my $is_system = $how eq 'inside' || $how eq 'alone';
 
 # What is open here is the host's: mmdebstrap leaves its hooks a socket to a process outside.
 close_others();
@@ -98,7 +100,7 @@ sub as_first {
     $SIG{$_} = sub { exit 1 } for qw(TERM INT HUP);
     kernel('mount', 'none', '/', 0, MS_REC | MS_PRIVATE, 0);
     kernel('sethostname', 'localhost', 9);
-    $how eq 'inside' ? enter_system() : enter_folder();
+    $is_system ? enter_system() : enter_folder();
     # The keys of whoever started this go as well; a kernel may lack all that has to do with keys.
     syscall(&SYS_keyctl, JOIN_SESSION_KEYRING, 0);
     give_up($how eq 'inside' ? @INSTALLING : ()) unless $how eq 'tools';
@@ -113,7 +115,7 @@ sub as_first {
 
 # A system from a registry, or of packages that ran something already: nothing in it is what it seems to be.
 sub enter_system {
-    chdir_into_mount($root);
+    $how eq 'inside' ? chdir_into_mount($root) : chdir_into_stage();
     for my $folder (qw(dev proc sys)) {
         fail("/$folder of the image is no folder") if -l $folder or -e _ && !-d _;
         -d $folder or mkdir $folder, 0755 or fail("cannot make /$folder");
@@ -183,6 +185,16 @@ sub chdir_into_mount {
     my ($folder) = @_;
     kernel('mount', $folder, $folder, 0, MS_BIND, 0);
     chdir $folder or fail("cannot enter $folder");
+    return;
+}
+
+# The same by another name: the namespace's root may not get to the folder by its path.
+sub chdir_into_stage {
+    my $stage = '/tmp';
+    tmpfs($stage, MS_NOSUID | MS_NODEV, 'mode=755');
+    mkdir "$stage/root" or fail("$stage/root");
+    kernel('mount', '.', "$stage/root", 0, MS_BIND, 0);
+    chdir "$stage/root" or fail("$stage/root");
     return;
 }
 

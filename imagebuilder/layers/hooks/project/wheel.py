@@ -1,0 +1,53 @@
+"""Make the wheel of /build/project with the backend that its pyproject.toml names (PEP 517), as product.whl.
+
+Runs in the image's own Python, in a root without a network, under the fixed paths of this file. Whatever the
+backend answers is somebody else's: who takes the wheel from here checks it.
+"""
+
+import importlib
+import importlib.metadata
+import os
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+PLACE = Path("/build")
+REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+
+
+def backend(system: dict) -> object:
+    """Import the backend, and take the object in it that is meant."""
+    sys.path[:0] = [str(Path(folder).resolve()) for folder in system.get("backend-path", ())]
+    # Without a name it is setuptools, which then expects setup.py beside it.
+    name, _, inside = system.get("build-backend", "setuptools.build_meta:__legacy__").partition(":")
+    found = importlib.import_module(name)
+    for part in filter(None, inside.split(".")):
+        found = getattr(found, part)
+    return found
+
+
+def missing(requirements: list) -> list:
+    """Name what a backend asks for besides [build-system] requires, and is not there."""
+    names = {REQUIREMENT.match(text)[1]: text for text in requirements}
+    there = {re.sub(r"[-_.]+", "-", found.name).lower() for found in importlib.metadata.distributions()}
+    return [text for name, text in names.items() if re.sub(r"[-_.]+", "-", name).lower() not in there]
+
+
+def main() -> None:
+    """Build; what goes wrong is said on stderr."""
+    # The files there are the build's; the backend may write beside them.
+    shutil.copytree(PLACE / "project", PLACE / "work", symlinks=True)
+    os.chdir(PLACE / "work")
+    sys.path.pop(0)  # this script's own folder
+    system = tomllib.loads(Path("pyproject.toml").read_text("utf-8")).get("build-system", {})
+    hooks = backend(system)
+    if wanted := missing(getattr(hooks, "get_requires_for_build_wheel", lambda _settings: [])(None)):
+        sys.exit(f"the backend also needs {', '.join(wanted)}: add it to `requires` of [build-system]")
+    (PLACE / "wheels").mkdir()
+    name = hooks.build_wheel(str(PLACE / "wheels"), None, None)
+    shutil.copyfile(PLACE / "wheels" / Path(name).name, PLACE / "product.whl")
+
+
+main()
