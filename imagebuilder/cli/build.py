@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from imagebuilder.store import ImageRecord, IndexRecord, Store
     from imagebuilder.workflow import LockedRecipe
     from imagebuilder.workflow.reproduce import RebuildVerdict
-    from imagebuilder.workflow.source import Source
+    from imagebuilder.workflow.source import RecipeSource
 
 _BAKED = (
     "warning: `ssh: {keys: baked}` puts a private key into a layer: whoever can pull the image can log in to "
@@ -110,45 +110,34 @@ def build(
 ) -> None:
     """Build the image of a recipe, for each of its platforms. Locks it first if it has no lock."""
     from imagebuilder.host.site import detect
-    from imagebuilder.image import layout
-    from imagebuilder.lock import model as locks
-    from imagebuilder.plan import KeysLayer
-    from imagebuilder.workflow import read_locks, update_lock
+    from imagebuilder.workflow import read_locks
     from imagebuilder.workflow import source as sources
 
     check_progress(progress)
     proofs = {"--verify-reproducible": verify_reproducible, "--verify": verify}
     docker = engines.docker_options(engine, builder, base, proofs)
-    # A missing lock is an error of `read_locks`.
-    if not locked and not locks.path_for(recipe_file).exists():
-        err(f"{recipe_file} has no lock yet: resolving")
-        update_lock(recipe_file, site, None, open_store(store), tools=tools)
+    where = open_store(store)
+    # Without a lock, `read_locks` raises the error of --locked.
+    if not locked:
+        _lock_if_absent(recipe_file, where, site, tools)
     read = read_locks(recipe_file)
     targets = read.plans(platform)
     source = sources.of_recipe(recipe_file)
     if load:
         engines.require_engine()
-    where = open_store(store)
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
-    if any(isinstance(layer, KeysLayer) for _, planned in targets for layer in planned.layers):
-        err(_BAKED)
+    _warn_of_baked_keys(targets)
     if docker is not None:
         wish = engines.DockerBuild(load=load, output=output, progress=progress, as_json=as_json)
         engines.build_with_docker(targets, where, surroundings, docker, wish)
         return
-    way = _Way(
-        store=where,
-        site=surroundings,
-        progress=progress,
-        proving=verify,
-        twice=verify_reproducible,
+    settings = _BuildSettings(
+        store=where, site=surroundings, progress=progress, verify=verify, build_twice=verify_reproducible
     )
-    made, verdicts = _make(read, targets, way)
+    made, verdicts = _make(read, targets, settings)
     index = _remember(read, source, made, where)
     whole = index if index is not None and not platform else made[0].image
-    if output is not None:
-        layout.export(whole, where, output)
-    reference = engines.load_image(_loadable(made), where) if load else ""
+    reference = _deliver(whole, made, where, output, load=load)
     if as_json:
         _print_built(whole, made, verdicts, reference)
     else:
@@ -158,51 +147,89 @@ def build(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Way:
-    """How images are made: where, and how much of it is proven (see the options of `build`)."""
+class _BuildSettings:
+    """What all platforms of one build share.
+
+    Attributes:
+        store: where the layers are.
+        site: the site's settings.
+        progress: how progress is shown, see `--progress`.
+        verify: make the layers of wheels again, see `--verify`.
+        build_twice: build a second time in a fresh store, see `--verify-reproducible`.
+
+    """
 
     store: Store
     site: Site
     progress: str
-    proving: bool
-    twice: bool
+    verify: bool
+    build_twice: bool
+
+
+def _lock_if_absent(recipe_file: Path, store: Store, site: Path | None, tools: str) -> None:
+    from imagebuilder.lock import model as locks
+    from imagebuilder.workflow import update_lock
+
+    if not locks.path_for(recipe_file).exists():
+        err(f"{recipe_file} has no lock yet: resolving")
+        update_lock(recipe_file, site, None, store, tools=tools)
+
+
+def _warn_of_baked_keys(targets: Sequence[tuple[Lock, Plan]]) -> None:
+    from imagebuilder.plan import KeysLayer
+
+    if any(isinstance(layer, KeysLayer) for _, planned in targets for layer in planned.layers):
+        err(_BAKED)
+
+
+def _deliver(
+    whole: ImageRecord | IndexRecord, made: list[Built], store: Store, output: Path | None, *, load: bool
+) -> str:
+    """Write and load the image as asked for; returns its name in the local engine, empty without --load."""
+    from imagebuilder.image import layout
+
+    if output is not None:
+        layout.export(whole, store, output)
+    return engines.load_image(_loadable(made), store) if load else ""
 
 
 def _make(
-    read: LockedRecipe, targets: Sequence[tuple[Lock, Plan]], way: _Way
+    read: LockedRecipe, targets: Sequence[tuple[Lock, Plan]], settings: _BuildSettings
 ) -> tuple[list[Built], list[RebuildVerdict]]:
     """Build the image of each platform, and each once more where that was asked for."""
     from imagebuilder.core.progress import shown
     from imagebuilder.engines import embedded
-    from imagebuilder.host import tools as toolbox
+    from imagebuilder.host.tools import choose_tools
     from imagebuilder.layers import hints
 
-    # Before the first of them takes its minutes: may the last be made here at all?
+    # Every platform is checked before the first one is built, which takes minutes.
     for _, planned in targets:
-        embedded.require_possible(embedded.missing_layers(planned, way.store), toolbox.choose(way.site))
+        embedded.require_possible(
+            embedded.missing_layers(planned, settings.store), choose_tools(settings.site)
+        )
     made: list[Built] = []
     verdicts: list[RebuildVerdict] = []
     for locked, planned in targets:
-        with shown(way.progress, sys.stderr) as live:
+        with shown(settings.progress, sys.stderr) as live:
             context = embedded.BuildContext(
                 lock=locked,
-                store=way.store,
-                site=way.site,
+                store=settings.store,
+                site=settings.site,
                 progress=live,
                 request=partial(read.request, planned.platform),
             )
-            before = hints.forget(planned, way.store) if way.proving else {}
+            before = hints.forget(planned, settings.store) if settings.verify else {}
             built = embedded.build(planned, context)
-            for title in hints.changed(planned, before, way.store):
+            for title in hints.changed(planned, before, settings.store):
                 live.note(f"{title} was not what its packages give: it was made again")
             made.append(built)
-            if way.twice:
+            if settings.build_twice:
                 verdicts.append(_made_again(planned, built, context))
     return made, verdicts
 
 
 def _made_again(planned: Plan, built: Built, context: BuildContext) -> RebuildVerdict:
-    # Late: it loads the network and all that makes layers, and most builds use neither.
+    # Late: it loads everything that downloads and makes layers; most builds need none of that.
     from imagebuilder.workflow import reproduce
 
     return reproduce.verify(planned, built.image, context)
@@ -250,7 +277,9 @@ def _told(built: Built) -> dict[str, object]:
     }
 
 
-def _remember(read: LockedRecipe, source: Source, made: Sequence[Built], store: Store) -> IndexRecord | None:
+def _remember(
+    read: LockedRecipe, source: RecipeSource, made: Sequence[Built], store: Store
+) -> IndexRecord | None:
     """Keep what the images were made from; join them where all platforms of the recipe are there."""
     from imagebuilder.layers import hints
     from imagebuilder.workflow import join_images

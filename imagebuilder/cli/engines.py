@@ -137,3 +137,4 @@ def _show(built: BuiltByDocker, planned: Plan, wish: DockerBuild) -> None:
     if built.reference:
         out(f"loaded  {built.reference}")
         out(f"next:   imagebuilder smoke-test {built.reference}")
+        out(f"        docker tag {built.reference} REGISTRY/NAME && docker push REGISTRY/NAME")

@@ -28,11 +28,11 @@ from imagebuilder.cli.base import (
 
 if TYPE_CHECKING:
     from imagebuilder.publish.attest.inspection import IndexInspection, Inspection
-    from imagebuilder.publish.attest.verification import Check
+    from imagebuilder.publish.attest.verification import VerifyCheck
     from imagebuilder.publish.verify import Rebuild, Verified
     from imagebuilder.store import Store
     from imagebuilder.workflow.rebuild import Rebuilt
-    from imagebuilder.workflow.source import Source
+    from imagebuilder.workflow.source import RecipeSource
 
 
 @app.command()
@@ -168,7 +168,7 @@ def _rebuilding(store: Store, site: Path | None, progress: str) -> Rebuild:
     from imagebuilder.host.site import detect
     from imagebuilder.workflow.rebuild import rebuild
 
-    def run(source: Source, platform: str, distribution: str) -> Rebuilt:
+    def run(source: RecipeSource, platform: str, distribution: str) -> Rebuilt:
         surroundings = detect(site, distribution=distribution)
         with shown(progress, sys.stderr) as live:
             return rebuild(source, store, surroundings, live, platform)
@@ -176,7 +176,7 @@ def _rebuilding(store: Store, site: Path | None, progress: str) -> Rebuild:
     return run
 
 
-def _show_checks(reference: str, checks: Sequence[Check], waivers: Sequence[str]) -> None:
+def _show_checks(reference: str, checks: Sequence[VerifyCheck], waivers: Sequence[str]) -> None:
     from imagebuilder.core.yamlfile import printable
 
     out(f"{reference}")

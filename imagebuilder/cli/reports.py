@@ -23,7 +23,7 @@ from imagebuilder.cli.engines import load_image
 from imagebuilder.errors import ImagebuilderError, InputError, TestFailure
 
 if TYPE_CHECKING:
-    from imagebuilder.smoke.checkpoints import Comparison, Rules
+    from imagebuilder.smoke.checkpoints import CompareRules, Comparison
 
 
 @app.command("report")
@@ -52,46 +52,51 @@ def report(
             out(line)
 
 
+_Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE FILE...", help="Files of torch.save or safetensors; each is compared with the first."
+    ),
+]
+_Atol = Annotated[
+    float, typer.Option("--atol", min=0, help="Absolute tolerance. [default: equal bit for bit]")
+]
+_Rtol = Annotated[float, typer.Option("--rtol", min=0, help="Tolerance relative to the other file's number.")]
+_Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="KIND", help="parameter, buffer, optimizer or value; may be repeated."),
+]
+_Buffers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--buffer", metavar="PATTERN", help="Names of buffers, with * and ? as wildcards; may be repeated."
+    ),
+]
+_Most = Annotated[int, typer.Option("--most", min=0, help="How many differences of each kind to print.")]
+_Image = Annotated[
+    str, typer.Option("--image", metavar="RECIPE|IMAGE", help="Compare in a container of this image.")
+]
+_Python = Annotated[
+    Path | None, typer.Option("--python", metavar="PATH", help="Compare with this Python, which needs torch.")
+]
+
+
 @app.command("compare-checkpoints")
 def compare_checkpoints(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE FILE...", help="Of torch.save or safetensors; each is compared with the first."
-        ),
-    ],
-    atol: Annotated[
-        float, typer.Option("--atol", min=0, help="How far numbers may be apart. Without: not one bit.")
-    ] = 0.0,
-    rtol: Annotated[
-        float, typer.Option("--rtol", min=0, help="The same, in units of the other file's number.")
-    ] = 0.0,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only", metavar="KIND", help="parameter, buffer, optimizer or value; may be repeated."
-        ),
-    ] = None,
-    buffers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--buffer", metavar="PATTERN", help="A name that is a buffer, with * and ?; may be repeated."
-        ),
-    ] = None,
-    most: Annotated[int, typer.Option("--most", min=0, help="How many differences of a kind to print.")] = 20,
-    image: Annotated[
-        str, typer.Option("--image", metavar="RECIPE|IMAGE", help="Compare in a container of this image.")
-    ] = "",
-    python: Annotated[
-        Path | None,
-        typer.Option("--python", metavar="PATH", help="Compare with this Python, which has torch."),
-    ] = None,
+    files: _Files,
+    atol: _Atol = 0.0,
+    rtol: _Rtol = 0.0,
+    only: _Only = None,
+    buffers: _Buffers = None,
+    most: _Most = 20,
+    image: _Image = "",
+    python: _Python = None,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Say which tensors of checkpoints differ, and how far. Exit code 0: equal, 1: differ, 2: cannot say."""
+    """Say which tensors differ, and by how much. Exit code 0: equal, 1: different, 2: cannot compare."""
     from imagebuilder.smoke import checkpoints
-    from imagebuilder.smoke.checkpoints import KINDS, Incomparable, Rules
+    from imagebuilder.smoke.checkpoints import KINDS, CompareRules, Incomparable
 
     if len(files) < 2:
         raise Incomparable("give two checkpoints at least", where="imagebuilder compare-checkpoints")
@@ -100,7 +105,9 @@ def compare_checkpoints(
     wrong = [word for word in only or () if word not in KINDS]
     if wrong:
         raise Incomparable(f"`{wrong[0]}` is none of {', '.join(KINDS)}", where="--only")
-    rules = Rules(atol=atol, rtol=rtol, only=cast("Any", tuple(only or ())), buffers=tuple(buffers or ()))
+    rules = CompareRules(
+        atol=atol, rtol=rtol, only=cast("Any", tuple(only or ())), buffers=tuple(buffers or ())
+    )
     if image:
         comparisons = _compare_inside(files, rules, image, store)
     else:
@@ -119,7 +126,7 @@ def compare_checkpoints(
 
 
 def _compare_inside(
-    files: list[Path], rules: Rules, target: str, store: Path | None
+    files: list[Path], rules: CompareRules, target: str, store: Path | None
 ) -> tuple[Comparison, ...]:
     """Compare in the image of a recipe, which is put into the engine first, or in one that the engine has.
 

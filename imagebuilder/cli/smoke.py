@@ -24,7 +24,7 @@ from imagebuilder.cli.engines import load_image
 from imagebuilder.errors import InputError, TestFailure
 
 if TYPE_CHECKING:
-    from imagebuilder.smoke.target import Target
+    from imagebuilder.smoke.target import SmokeTarget
     from imagebuilder.store import Store
 
 
@@ -94,9 +94,9 @@ def smoke_test(
     from imagebuilder.host.site import detect
     from imagebuilder.smoke import report as reports
     from imagebuilder.smoke.run import Watch, run_smoke
-    from imagebuilder.smoke.target import Options, Scaling
+    from imagebuilder.smoke.target import Scaling, SmokeOptions
 
-    options = Options(
+    options = SmokeOptions(
         mode=cast("Any", mode),
         runtime=cast("Any", runtime),
         nodes=nodes,
@@ -128,7 +128,7 @@ def smoke_test(
         raise typer.Exit(TestFailure.exit_code)
 
 
-def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> Target:
+def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> SmokeTarget:
     """Find what a smoke test is to run on; an image of the store is put into the engine first."""
     from imagebuilder.smoke import engine as engines
     from imagebuilder.smoke import target as targets

@@ -21,8 +21,7 @@ from imagebuilder.engines import buildx
 from imagebuilder.engines.buildx import Builder
 from imagebuilder.engines.context import BuildContext
 from imagebuilder.errors import EnvironmentFault
-from imagebuilder.host import tools as toolbox
-from imagebuilder.host.tools import Toolbox
+from imagebuilder.host.tools import Tools, choose_tools
 from imagebuilder.image import layout, oci
 from imagebuilder.layers.system import debs as relations
 from imagebuilder.layers.system import install
@@ -151,7 +150,7 @@ def bootstrap(layer: OsLayer, context: BuildContext) -> LayerRecord:
         EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
 
     """
-    tools = toolbox.choose(context.site)
+    tools = choose_tools(context.site)
     files = {deb.sha256: context.store.download(deb.sha256) for deb in layer.debs}
     packages = install.relations(layer, files, context.store, tools)
     names = relations.base(packages, suites.facts(layer.distribution, layer.suite).packages)
@@ -167,7 +166,7 @@ def bootstrap(layer: OsLayer, context: BuildContext) -> LayerRecord:
     return _record(base, files, context, tools)
 
 
-def _record(base: OsLayer, files: Mapping[str, Path], context: BuildContext, tools: Toolbox) -> LayerRecord:
+def _record(base: OsLayer, files: Mapping[str, Path], context: BuildContext, tools: Tools) -> LayerRecord:
     store, progress, title = context.store, context.progress, f"base: {base.title}"
     with store.exclusive(base.key):
         record = store.layer(base.key)

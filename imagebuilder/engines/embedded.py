@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from imagebuilder.core import platforms
 from imagebuilder.engines.context import BuildContext, step_of
 from imagebuilder.host import emulation
-from imagebuilder.host import tools as toolbox
-from imagebuilder.host.tools import HOST, Toolbox
+from imagebuilder.host.tools import HOST, Tools, choose_tools
 from imagebuilder.image import oci
 from imagebuilder.layers import hints
 from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, Plan
@@ -47,7 +46,7 @@ def build(plan: Plan, context: BuildContext) -> Built:
         return _build(plan, context)
 
 
-def require_possible(layers: Iterable[Layer], tools: Toolbox = HOST) -> None:
+def require_possible(layers: Iterable[Layer], tools: Tools = HOST) -> None:
     """Make sure, before anything is fetched, that this host can run what has to be run for these layers.
 
     In a container it is the engine's machine that has to, which says so by itself.
@@ -79,7 +78,7 @@ def _build(plan: Plan, context: BuildContext) -> Built:
             context.progress.end(layer.key, layer.title, "cached", record.size)
     hints.check(context.lock, records)
     missing = [layer for layer in plan.layers if layer.key not in records]
-    require_possible(missing, toolbox.choose(context.site))
+    require_possible(missing, choose_tools(context.site))
     fetched = 0
     compared = context.request if missing or not _was_made(plan, context.store) else None
     if compared:

@@ -19,7 +19,7 @@ from imagebuilder.engines.steps import make, packages
 from imagebuilder.errors import BuildError
 from imagebuilder.fetch import locked
 from imagebuilder.fetch.locked import Package
-from imagebuilder.host import tools
+from imagebuilder.host.tools import choose_tools
 from imagebuilder.layers.bytecode.interpreter import Interpreters
 from imagebuilder.layers.wheels.collisions import check_collisions
 from imagebuilder.lock.model import Wheel
@@ -47,7 +47,7 @@ def make_layers(layers: Sequence[Layer], context: BuildContext) -> tuple[dict[st
     fetched = 0
     while missing := dict.fromkeys(step_of(layer) for layer in layers if layer.key not in records):
         with (
-            Interpreters(context.store, tools.choose(context.site)) as pythons,
+            Interpreters(context.store, choose_tools(context.site)) as pythons,
             _threads() as (network, cores),
         ):
             queue = _Queue(tuple(missing), context, cores, pythons)

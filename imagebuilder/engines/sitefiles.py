@@ -9,8 +9,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from imagebuilder.debian import suites
-from imagebuilder.host import aptmirrors, settings, tools
+from imagebuilder.host import aptmirrors, settings
 from imagebuilder.host.site import Site, apt_conf
+from imagebuilder.host.tools import choose_tools
 from imagebuilder.plan import OsLayer
 
 _PRIVATE = 0o600
@@ -86,7 +87,7 @@ def _sources(site: Site, layer: OsLayer) -> str:
     if site.apt_mirror and site.apt_security_mirror:
         mirrors = suites.Mirrors(main=site.apt_mirror, security=site.apt_security_mirror)
     else:
-        default = aptmirrors.default(layer.distribution, layer.suite, layer.architecture, tools.choose(site))
+        default = aptmirrors.default(layer.distribution, layer.suite, layer.architecture, choose_tools(site))
         mirrors = suites.Mirrors(
             main=site.apt_mirror or default.main, security=site.apt_security_mirror or default.security
         )

@@ -9,7 +9,7 @@ from imagebuilder.core.progress import Advance
 from imagebuilder.engines.agreement import require_build
 from imagebuilder.engines.context import BuildContext, Step
 from imagebuilder.fetch.locked import Package
-from imagebuilder.host import tools as toolbox
+from imagebuilder.host.tools import choose_tools
 from imagebuilder.layers.built import build_built_layer
 from imagebuilder.layers.bytecode.interpreter import Interpreters
 from imagebuilder.layers.bytecode.layer import build_bytecode_layer
@@ -95,12 +95,12 @@ def _make_one(layer: Step, context: BuildContext, pythons: Interpreters, advance
                 case OsLayer():
                     progress.begin(layer.key, layer.title, "installing")
                     files = _files(layer.debs, store)
-                    record = build_os_layer(layer, files, store, advance, toolbox.choose(context.site))
+                    record = build_os_layer(layer, files, store, advance, choose_tools(context.site))
                 case BuiltLayer():
                     progress.begin(layer.key, layer.title, "compiling")
                     require_build(context, layer)
                     files = _files((*layer.root.debs, *layer.wheels, *layer.sources), store)
-                    tools = toolbox.choose(context.site)
+                    tools = choose_tools(context.site)
                     below = _blobs(layer.below, store)
                     record = build_built_layer(layer, files, below, store, advance, tools=tools)
                 case WheelLayer():
@@ -135,7 +135,7 @@ def _make_parts(
         done = "cached"
         if len(records) < len(planned):
             progress.begin(system.key, system.title, "installing")
-            tools = toolbox.choose(context.site)
+            tools = choose_tools(context.site)
             try:
                 made = build_os_parts(planned, _files(system.debs, store), store, advance, tools)
             except BaseException:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from imagebuilder.debian import sources, suites
 from imagebuilder.errors import EnvironmentFault
-from imagebuilder.host import tools
 from imagebuilder.host.site import Site
-from imagebuilder.host.tools import HOST, Toolbox
+from imagebuilder.host.tools import HOST, Tools, choose_tools
 
 
 def of_site(site: Site, distribution: str, suite: str, architecture: str) -> suites.Mirrors:
@@ -19,14 +18,14 @@ def of_site(site: Site, distribution: str, suite: str, architecture: str) -> sui
     if architecture in suites.facts(distribution, suite).ports:
         main = security = site.apt_ports_mirror
     if not (main and security):
-        own = default(distribution, suite, architecture, tools.choose(site))
+        own = default(distribution, suite, architecture, choose_tools(site))
         main, security = main or own.main, security or own.security
     return suites.Mirrors(main=main.rstrip("/"), security=security.rstrip("/"))
 
 
 @cache
 def default(
-    distribution: str, suite: str, architecture: str = "amd64", toolbox: Toolbox = HOST
+    distribution: str, suite: str, architecture: str = "amd64", tools: Tools = HOST
 ) -> suites.Mirrors:
     """Ask mmdebstrap where it would fetch a suite from: its default is the distribution's own archive.
 
@@ -46,15 +45,15 @@ def default(
     )
     with (
         tempfile.TemporaryDirectory(prefix="imagebuilder-mirrors-") as name,
-        toolbox.open(Path(name), network=False) as desk,
+        tools.open(Path(name), network=False) as sandbox,
     ):
         # As a user no mode but this one needs nothing; as root newer ones refuse it, and root's own mounts
         # nothing while there is nothing to install.
-        mode = "root" if desk.is_root else "chrootless"
+        mode = "root" if sandbox.is_root else "chrootless"
         argv = ["mmdebstrap", "--variant=custom", f"--mode={mode}", "--skip=update,cleanup,check/qemu"]
         argv.append(f"--architectures={architecture}")
         try:
-            result = desk.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60, check=False)
+            result = sandbox.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60, check=False)
         except EnvironmentFault as error:
             raise EnvironmentFault(str(error), hint=suites.INSTALL_HINT.format("mmdebstrap")) from error
     # Hooks write where mmdebstrap's own messages go.

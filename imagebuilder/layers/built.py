@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from imagebuilder.core.progress import Advance
 from imagebuilder.errors import BuildError
-from imagebuilder.host.tools import HOST, Toolbox
+from imagebuilder.host.tools import HOST, Tools
 from imagebuilder.layers import archive
 from imagebuilder.layers.files import folder_mode
 from imagebuilder.layers.system.install import HANDED, hand_in, run_in_root
@@ -43,7 +43,7 @@ def build_built_layer(
     store: Store,
     advance: Advance,
     *,
-    tools: Toolbox = HOST,
+    tools: Tools = HOST,
 ) -> LayerRecord:
     """Compile a component.
 
@@ -61,20 +61,20 @@ def build_built_layer(
         EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
 
     """
-    with store.work() as folder, tools.open(folder, network=False) as desk:
-        hand_in(layer.root, downloads, folder, desk, tools)
+    with store.work() as folder, tools.open(folder, network=False) as sandbox:
+        hand_in(layer.root, downloads, folder, sandbox, tools)
         parts = _hand_in_sources(layer, downloads, below, folder / HANDED)
-        desk.send(*(f"{HANDED}/{part}" for part in parts))
+        sandbox.copy_in(*(f"{HANDED}/{part}" for part in parts))
         hooks = (
             '--customize-hook=sh "$1/imagebuilder/hooks/compile.sh" "$1"',
-            f"--customize-hook=download {_PLACE}/{_PRODUCT} {shlex.quote(str(desk.folder / _PRODUCT))}",
+            f"--customize-hook=download {_PLACE}/{_PRODUCT} {shlex.quote(str(sandbox.folder / _PRODUCT))}",
         )
         try:
-            run_in_root(layer.root, desk, hooks)
+            run_in_root(layer.root, sandbox, hooks)
         except BuildError as error:
             raise _explained(error, layer) from error
         shutil.rmtree(folder / HANDED)
-        desk.bring(_PRODUCT)
+        sandbox.copy_out(_PRODUCT)
         tar = folder / "layer.tar"
         with tarfile.open(folder / _PRODUCT) as made, tar.open("wb") as out:
             _write(layer, made, out)

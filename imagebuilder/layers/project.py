@@ -21,7 +21,7 @@ from imagebuilder.core.process import CommandError
 from imagebuilder.core.progress import Advance, no_advance
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import BuildError
-from imagebuilder.host.tools import HOST, Desk, Toolbox
+from imagebuilder.host.tools import HOST, Sandbox, Tools
 from imagebuilder.layers import archive, hooks
 from imagebuilder.layers.bytecode.interpreter import write_base
 from imagebuilder.layers.wheels.file import listed, opened
@@ -50,7 +50,7 @@ def build_project_wheel(
     downloads: Mapping[str, Path],
     store: Store,
     *,
-    tools: Toolbox = HOST,
+    tools: Tools = HOST,
 ) -> LayerRecord:
     """Have a project's backend make its wheel.
 
@@ -69,10 +69,10 @@ def build_project_wheel(
         EnvironmentFault: this host gives it no namespaces.
 
     """
-    with store.work() as folder, tools.open(folder, network=False) as desk:
-        desk.send(*_hand_in(layer, downloads, store, folder))
-        _run(layer, desk)
-        desk.bring(_PRODUCT)
+    with store.work() as folder, tools.open(folder, network=False) as sandbox:
+        sandbox.copy_in(*_hand_in(layer, downloads, store, folder))
+        _run(layer, sandbox)
+        sandbox.copy_out(_PRODUCT)
         product = _checked_copy(layer, folder / _PRODUCT, folder / "checked.whl")
         _require_own(layer.project, product)
         with store.writer() as writer, product.open("rb") as stream:
@@ -191,9 +191,9 @@ def _content(project: Project, file: ProjectFile) -> bytes:
     return data
 
 
-def _run(layer: ProjectLayer, desk: Desk) -> None:
+def _run(layer: ProjectLayer, sandbox: Sandbox) -> None:
     try:
-        desk.run(["sh", "hooks/build.sh", layer.python], timeout=_SECONDS, cwd=desk.folder)
+        sandbox.run(["sh", "hooks/build.sh", layer.python], timeout=_SECONDS, cwd=sandbox.folder)
     except CommandError as error:
         said = "\n".join(map(printable, error.result.stderr.splitlines()[-_LINES:]))
         hint = "these are the backend's own words: it has no network, and only what [build-system] requires"

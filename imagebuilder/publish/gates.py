@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from imagebuilder.errors import GateError, ImagebuilderError, Problem
-from imagebuilder.publish.leaks import Finding
+from imagebuilder.publish.leaks import SecretFinding
 from imagebuilder.recipe import NotSecret
 
 FLAGS = {
@@ -33,7 +33,7 @@ _KEY_RULES = frozenset({"private-key", "putty-private-key"})
 _SHOWN = 20
 _TAKE_OUT = "take it out and build again; a file that a later layer deletes is still there"
 
-Placed = tuple[str, Finding]
+Placed = tuple[str, SecretFinding]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ def require_no_baked_keys(findings: Sequence[Placed]) -> None:
         raise GateError.of(_problems(found, hint))
 
 
-def is_baked_key(finding: Finding) -> bool:
+def is_baked_key(finding: SecretFinding) -> bool:
     """Tell whether a finding is a key where ssh looks for it."""
     return finding.rule in _KEY_RULES and bool(_SSH.search(finding.path))
 

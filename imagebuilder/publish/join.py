@@ -28,7 +28,7 @@ from imagebuilder.publish.gates import Gate, Waiver, pass_all
 from imagebuilder.recipe.tags import in_repository
 from imagebuilder.registry import Client, options_for, upload
 from imagebuilder.workflow import require_platform
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
@@ -259,13 +259,13 @@ def _require_distinct(images: Sequence[Published]) -> None:
             )
 
 
-def _source(image: Published) -> Source | None:
+def _source(image: Published) -> RecipeSource | None:
     """Find the recipe and the lock that are attached to an image, and are what its labels say."""
     for found in image.attachments:
         if found.kind != SOURCE:
             continue
         try:
-            source = Source(recipe=found.files[RECIPE].decode(), lock=found.files[LOCK].decode())
+            source = RecipeSource(recipe=found.files[RECIPE].decode(), lock=found.files[LOCK].decode())
             lock = lockfile.loads(source.lock, LOCK).section(image.platform)
         except (ImagebuilderError, UnicodeDecodeError):
             continue
@@ -274,7 +274,7 @@ def _source(image: Published) -> Source | None:
     return None
 
 
-def _require_one_source(images: Sequence[Published], sources: Sequence[Source | None]) -> None:
+def _require_one_source(images: Sequence[Published], sources: Sequence[RecipeSource | None]) -> None:
     everywhere = " and ".join(str(image.reference) for image in images)
     lacking = [image for image, source in zip(images, sources, strict=True) if source is None]
     if lacking:

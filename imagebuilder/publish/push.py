@@ -18,7 +18,7 @@ from imagebuilder.errors import GateError, ImagebuilderError, InputError
 from imagebuilder.host.site import Site
 from imagebuilder.publish import gates, leaks, proof
 from imagebuilder.publish.attest import bundle, publish
-from imagebuilder.publish.attest.bundle import Document
+from imagebuilder.publish.attest.bundle import ImageDocument
 from imagebuilder.publish.attest.publish import Attached
 from imagebuilder.publish.gates import Gate, Placed, Waiver
 from imagebuilder.recipe import NotSecret
@@ -138,7 +138,8 @@ def prepare(request: PushRequest, store: Store) -> Candidate:
         raise InputError(
             f"`{request.target}` is not an image in the store",
             where="imagebuilder push",
-            hint="give the recipe that it is built from; `imagebuilder cache ls` lists what is there",
+            hint="give its recipe, or a name that `imagebuilder cache ls` lists; an image of "
+            "`build --engine docker` is in Docker: use `docker push`",
         )
     waived = _waived(request, last)
     tags, own = _tags(last, store, parse(request.repository).path)
@@ -240,7 +241,10 @@ def reviewed_files(target: str, last: Last, store: Store) -> tuple[NotSecret, ..
 
 
 def search_documents(
-    documents: Mapping[str, Sequence[Document]], reviewed: Sequence[NotSecret], store: Store, site: Site
+    documents: Mapping[str, Sequence[ImageDocument]],
+    reviewed: Sequence[NotSecret],
+    store: Store,
+    site: Site,
 ) -> None:
     """Search what goes with the images, as the images themselves were searched.
 
@@ -308,7 +312,7 @@ def _gates(target: str, image: ImageRecord, store: Store, findings: Sequence[Pla
 
 def _documents(
     target: str, image: ImageRecord, store: Store, waivers: Sequence[Waiver]
-) -> tuple[Document, ...]:
+) -> tuple[ImageDocument, ...]:
     """Write what goes with an image; its provenance records what was waived."""
     told = tuple(f"{waiver.gate}: {waiver.reason}" for waiver in waivers)
     source = sources.find(target, image, store)
@@ -316,7 +320,7 @@ def _documents(
 
 
 def _attach(
-    client: Client, last: Last, documents: Mapping[str, tuple[Document, ...]], context: PushContext
+    client: Client, last: Last, documents: Mapping[str, tuple[ImageDocument, ...]], context: PushContext
 ) -> list[Attached]:
     """Attach documents and signatures to each image, and a signature to the index that joins them."""
     store, key = context.store, context.key

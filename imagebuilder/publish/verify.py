@@ -12,19 +12,19 @@ from imagebuilder.errors import InputError, LockError
 from imagebuilder.host.site import Site
 from imagebuilder.publish.attest import published, verification, whole
 from imagebuilder.publish.attest.published import Published
-from imagebuilder.publish.attest.verification import Check, Question, Verification
+from imagebuilder.publish.attest.verification import Verification, VerifyCheck, VerifyTask
 from imagebuilder.publish.attest.whole import Whole
 from imagebuilder.registry import options_for
 from imagebuilder.store import Store
 from imagebuilder.workflow import require_platform
 from imagebuilder.workflow.rebuild import Rebuilt
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 # Makes an image again: from its recipe and lock, for a platform, on a distribution.
-Rebuild = Callable[[Source, str, str], Rebuilt]
+Rebuild = Callable[[RecipeSource, str, str], Rebuilt]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class VerifyRequest:
 
     target: str
     key: EllipticCurvePublicKey | None = None
-    own: Source | None = None
+    own: RecipeSource | None = None
     signed_for: str = ""
     platform: str = ""
     plain_http: bool = False
@@ -62,7 +62,7 @@ class Verified:
 
     images: tuple[Verification, ...]
     index: Whole | None = None
-    joint: tuple[Check, ...] = ()
+    joint: tuple[VerifyCheck, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -99,8 +99,8 @@ def verify(request: VerifyRequest, store: Store, site: Site, rebuild: Rebuild | 
     for name, part in parts.items():
         image = published.read(part, request.key, repository)
         require_platform(request.platform, [image.platform], request.target)
-        question = Question(published=image, keyed=request.key is not None, own=request.own, store=store)
-        result = verification.verify(question, part)
+        task = VerifyTask(published=image, keyed=request.key is not None, own=request.own, store=store)
+        result = verification.verify(task, part)
         more = [] if name in {"", image.platform} else [_other_platform(name, image)]
         if rebuild is not None:
             more.append(rebuild_check(result.source, image, rebuild))
@@ -114,7 +114,7 @@ def verify(request: VerifyRequest, store: Store, site: Site, rebuild: Rebuild | 
     )
 
 
-def rebuild_check(source: Source | None, image: Published, rebuild: Rebuild) -> Check:
+def rebuild_check(source: RecipeSource | None, image: Published, rebuild: Rebuild) -> VerifyCheck:
     """Make an image again, and compare digests.
 
     What keeps it from being made is an error of `rebuild`; another digest is a check that failed.
@@ -122,22 +122,22 @@ def rebuild_check(source: Source | None, image: Published, rebuild: Rebuild) -> 
     name = "rebuild"
     if (engine := image.labels.get(label_names.ENGINE, "embedded")) != "embedded":
         detail = f"made by the {engine} engine, whose layers differ from build to build"
-        return Check(name=name, status="not checked", detail=detail)
+        return VerifyCheck(name=name, status="not checked", detail=detail)
     if source is None:
-        return Check(name=name, status="failed", detail="there is no recipe and lock to make it from")
+        return VerifyCheck(name=name, status="failed", detail="there is no recipe and lock to make it from")
     try:
         lock, _ = source.read(image.platform)
     except LockError as error:
-        return Check(name=name, status="failed", detail=error.problems[0].message)
+        return VerifyCheck(name=name, status="failed", detail=error.problems[0].message)
     made = rebuild(source, image.platform, lock.base.partition(":")[0])
     if made.digest == image.digest:
-        return Check(name=name, status="passed", detail=f"the same digest, in {made.seconds:.1f} s")
+        return VerifyCheck(name=name, status="passed", detail=f"the same digest, in {made.seconds:.1f} s")
     theirs = {layer.digest for layer in image.manifest.layers}
     same = sum(digest in theirs for digest in made.layers)
     detail = f"recipe and lock give {made.digest} here; {same} of {len(made.layers)} layers are the same"
-    return Check(name=name, status="failed", detail=detail)
+    return VerifyCheck(name=name, status="failed", detail=detail)
 
 
-def _other_platform(name: str, image: Published) -> Check:
+def _other_platform(name: str, image: Published) -> VerifyCheck:
     detail = f"the index says {name}, its config {image.platform}"
-    return Check(name="platform", status="failed", detail=detail)
+    return VerifyCheck(name="platform", status="failed", detail=detail)

@@ -20,9 +20,8 @@ from imagebuilder.core import process, wheeltags
 from imagebuilder.debian import sources, suites, versions
 from imagebuilder.errors import BuildError, ConflictError, EnvironmentFault, FetchError, LockError
 from imagebuilder.host import aptmirrors
-from imagebuilder.host import tools as toolbox
 from imagebuilder.host.site import Site, apt_conf, redact
-from imagebuilder.host.tools import Desk
+from imagebuilder.host.tools import Sandbox, choose_tools
 from imagebuilder.lock.model import Deb, Installed, Source
 from imagebuilder.resolve import archivepins, debpins
 from imagebuilder.resolve.request import Request
@@ -223,7 +222,7 @@ class _Root:
     """A folder that apt takes for a whole system, and where its mirrors are."""
 
     folder: Path
-    desk: Desk
+    sandbox: Sandbox
     mirrors: suites.Mirrors
     archives: tuple[Archive, ...]
     env: Mapping[str, str]
@@ -235,7 +234,7 @@ class _Root:
         return ((self.mirrors.security, ""), (self.mirrors.main, ""), *others)
 
     def run(self, *argv: str, timeout: float) -> process.Result:
-        return self.desk.run(argv, timeout=timeout, env=self.env, check=False)
+        return self.sandbox.run(argv, timeout=timeout, env=self.env, check=False)
 
     def index(self) -> dict[str, tuple[str, ...]]:
         """Read the names and versions of all packages, from the lists that `apt-get update` fetched.
@@ -243,7 +242,7 @@ class _Root:
         A name that is only provided by others has no version of its own.
         """
         found: dict[str, tuple[str, ...]] = {}
-        self.desk.bring("lists")
+        self.sandbox.copy_out("lists")
         for file in sorted((self.folder / "lists").glob("*_Packages")):
             name = ""
             with file.open(encoding="utf-8") as lines:
@@ -263,15 +262,15 @@ def _private_root(
     request: Request, site: Site, below: System | None = None, types: str = "deb"
 ) -> Iterator[_Root]:
     mirrors = aptmirrors.of_site(site, request.distribution, request.suite, request.architecture)
-    tools = toolbox.choose(site)
+    tools = choose_tools(site)
     needed = {pinned.archive for pinned in archivepins.pins(request)}
     archives = effective(below.archives, site, needed) if below else ()
     with (
         tempfile.TemporaryDirectory(prefix="imagebuilder-apt-") as name,
-        tools.open(Path(name), network=True, shares=_local(mirrors)) as desk,
+        tools.open(Path(name), network=True, shares=_local(mirrors)) as sandbox,
     ):
         folder = Path(name)
-        keys = suites.keyring(request.distribution, request.suite, desk.has)
+        keys = suites.keyring(request.distribution, request.suite, sandbox.has)
         for part in ("etc/apt.conf.d", "etc/preferences.d", "lists/partial", "cache/archives/partial", "log"):
             (folder / part).mkdir(parents=True)
         (folder / "status").write_text(below.status if below else "", encoding="utf-8")
@@ -279,22 +278,22 @@ def _private_root(
             request.distribution, request.suite, mirrors, types=types, sections=request.sections
         )
         _write(folder / "etc/suite.sources", written)
-        options = _options(site, folder, desk)
-        config = _configuration(desk.folder, request.architecture, keys, options)
+        options = _options(site, folder, sandbox)
+        config = _configuration(sandbox.folder, request.architecture, keys, options)
         _write(folder / "apt.conf", config)
-        _add_archives(folder, desk.folder, archives)
-        desk.send()
-        if desk.is_root:
+        _add_archives(folder, sandbox.folder, archives)
+        sandbox.copy_in()
+        if sandbox.is_root:
             # Root's apt fetches as a user of its own. Where there is no such user, it stays root.
             with suppress(EnvironmentFault):
-                desk.run(["chown", "-R", "_apt", desk.folder], timeout=60, check=False)
+                sandbox.run(["chown", "-R", "_apt", sandbox.folder], timeout=60, check=False)
         env = {
             **site.proxy_environment(),
-            "APT_CONFIG": str(desk.folder / "apt.conf"),
+            "APT_CONFIG": str(sandbox.folder / "apt.conf"),
             "LC_ALL": "C.UTF-8",
             "LANGUAGE": "C",
         }
-        root = _Root(folder=folder, desk=desk, mirrors=mirrors, archives=archives, env=env)
+        root = _Root(folder=folder, sandbox=sandbox, mirrors=mirrors, archives=archives, env=env)
         _update(root, request)
         yield root
 
@@ -307,15 +306,15 @@ def _local(mirrors: suites.Mirrors) -> tuple[Path, ...]:
     )
 
 
-def _options(site: Site, folder: Path, desk: Desk) -> Iterator[tuple[str, str]]:
+def _options(site: Site, folder: Path, sandbox: Sandbox) -> Iterator[tuple[str, str]]:
     """Give the site's options for apt; a container gets the files that they name (a CA, a certificate)."""
     for number, (name, value) in enumerate(site.apt_options):
         path = Path(value)
-        if desk.contained and path.is_absolute() and path.is_file():
+        if sandbox.contained and path.is_absolute() and path.is_file():
             own = f"etc/{number}-{path.name}"
             (folder / own).touch(_PRIVATE)
             shutil.copyfile(path, folder / own)
-            yield name, str(desk.folder / own)
+            yield name, str(sandbox.folder / own)
         else:
             yield name, value
 

@@ -52,7 +52,7 @@ class Incomparable(ImagebuilderError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class CompareRules:
     """How to compare.
 
     Without tolerances elements have to be equal bit for bit. With one, `a` and `b` agree where
@@ -131,7 +131,7 @@ class _Limits:
     seconds: float
 
 
-def compare_here(files: Sequence[Path], rules: Rules, python: Path | None) -> tuple[Comparison, ...]:
+def compare_here(files: Sequence[Path], rules: CompareRules, python: Path | None) -> tuple[Comparison, ...]:
     """Compare with a Python of this host that has torch: the given one, or the one that runs this program.
 
     Raises:
@@ -155,7 +155,7 @@ def compare_here(files: Sequence[Path], rules: Rules, python: Path | None) -> tu
 
 
 def compare_inside(
-    files: Sequence[Path], rules: Rules, engine: Engine, reference: str
+    files: Sequence[Path], rules: CompareRules, engine: Engine, reference: str
 ) -> tuple[Comparison, ...]:
     """Compare in a container of an image that has torch.
 
@@ -251,7 +251,7 @@ def _limits(files: Sequence[Path]) -> _Limits:
     return _Limits(memory=8 * GIB + 3 * total, seconds=300 + total / 20e6)
 
 
-def _arguments(rules: Rules) -> list[str]:
+def _arguments(rules: CompareRules) -> list[str]:
     pairs = [("atol", repr(rules.atol)), ("rtol", repr(rules.rtol))]
     pairs += [("only", kind) for kind in rules.only] + [("buffer", pattern) for pattern in rules.buffers]
     return [f"--{name}={value}" for name, value in pairs]

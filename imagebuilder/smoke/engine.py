@@ -13,7 +13,7 @@ from docker.errors import DockerException, ImageNotFound
 from imagebuilder.core import labels as label_names
 from imagebuilder.errors import EnvironmentFault, InputError
 from imagebuilder.host.engine import Engine, connect, explained
-from imagebuilder.smoke.target import Target, from_labels
+from imagebuilder.smoke.target import SmokeTarget, from_labels
 
 if TYPE_CHECKING:
     from docker.models.images import Image
@@ -23,7 +23,7 @@ __all__ = ["Engine", "connect", "explained", "gpus", "look_up", "require_image",
 log = logging.getLogger(__name__)
 
 
-def look_up(engine: Engine, reference: str) -> Target:
+def look_up(engine: Engine, reference: str) -> SmokeTarget:
     """Read what an image in the engine promises.
 
     Raises:
@@ -37,7 +37,7 @@ def look_up(engine: Engine, reference: str) -> Target:
     return from_labels(reference, image.labels, digest=digest)
 
 
-def require_same(engine: Engine, target: Target) -> dict[str, str]:
+def require_same(engine: Engine, target: SmokeTarget) -> dict[str, str]:
     """Make sure that what the engine has under this reference is the target; give its variables.
 
     Raises:

@@ -25,7 +25,7 @@ from imagebuilder.smoke.nodes import processes
 from imagebuilder.smoke.nodes.cluster import Cluster
 from imagebuilder.smoke.report import CheckResult, Finding, Host, Mode, Report, verdict
 from imagebuilder.smoke.session import Check, CheckFailed, Session
-from imagebuilder.smoke.target import Options, Target
+from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 from imagebuilder.store import Store
 
 CHECKS: tuple[Check, ...] = checks.load()
@@ -67,7 +67,7 @@ class _Place:
 
 
 def run_smoke(
-    target: Target, options: Options, *, store: Store, site: Site, watch: Watch | None = None
+    target: SmokeTarget, options: SmokeOptions, *, store: Store, site: Site, watch: Watch | None = None
 ) -> Report:
     """Test an image on several nodes; a failed check is in the report, not an exception.
 
@@ -122,7 +122,7 @@ def run_smoke(
     )
 
 
-def choose_mode(options: Options, found: tuple[str, ...], where: str) -> tuple[Mode, str]:
+def choose_mode(options: SmokeOptions, found: tuple[str, ...], where: str) -> tuple[Mode, str]:
     """Decide what carries the tensors, and say why.
 
     Raises:
@@ -148,7 +148,7 @@ def choose_mode(options: Options, found: tuple[str, ...], where: str) -> tuple[M
     return "cpu", seen
 
 
-def _digits_needed(target: Target, options: Options) -> tuple[bool, ...]:
+def _digits_needed(target: SmokeTarget, options: SmokeOptions) -> tuple[bool, ...]:
     """Tell which digits a run needs: the few, all of them, or both."""
     if not are_needed(dict(target.pins)):
         return ()
@@ -158,7 +158,7 @@ def _digits_needed(target: Target, options: Options) -> tuple[bool, ...]:
 
 
 def _in_containers(
-    target: Target, options: Options, fetch: Callable[[bool], Path], watch: Watch
+    target: SmokeTarget, options: SmokeOptions, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     with engines.connect(options.runtime) as engine:
         image_environment = engines.require_same(engine, target)
@@ -179,7 +179,7 @@ def _in_containers(
 
 
 def _on_this_host(
-    target: Target, options: Options, fetch: Callable[[bool], Path], watch: Watch
+    target: SmokeTarget, options: SmokeOptions, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     found = processes.gpus() if options.mode != "cpu" else ()
     mode, reason = choose_mode(options, found, "this host")
@@ -247,7 +247,7 @@ def _not_running(check: Check, session: Session) -> str:
     return f"{' and '.join(ended)} ended, see `{CHECKS[0].name}`" if ended else ""
 
 
-def _caveats(target: Target, mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
+def _caveats(target: SmokeTarget, mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
     computed = any(result.name == "collectives" and result.status != "skipped" for result in results)
     return (*((_CAVEATS[mode],) if computed else ()), *((_BAKED,) if target.baked_keys else ()))
 

@@ -15,9 +15,9 @@ from imagebuilder import catalog
 from imagebuilder.catalog import Framework, Launcher
 from imagebuilder.errors import ImagebuilderError
 from imagebuilder.smoke.blame import blame, ended
-from imagebuilder.smoke.nodes.cluster import Cluster, Command, Layout, Node, Outcome, Place, run_together
+from imagebuilder.smoke.nodes.cluster import Cluster, Command, Node, NodeLayout, Outcome, Place, run_together
 from imagebuilder.smoke.report import Finding, Mode, Step
-from imagebuilder.smoke.target import Options, Promise, Target
+from imagebuilder.smoke.target import Promise, SmokeOptions, SmokeTarget
 
 # Payload scripts print one such line a rank; see payload/common.py.
 MARKER = "@imagebuilder-smoke "
@@ -81,7 +81,7 @@ class Check:
     required: Callable[[Promise], bool] = lambda _promise: True
     asked: Callable[[Session], bool] = lambda _session: False
     exchanges: bool = False
-    digits: Callable[[Options], Digits] = lambda _options: "none"
+    digits: Callable[[SmokeOptions], Digits] = lambda _options: "none"
 
     def is_required(self, session: Session) -> bool:
         """Tell whether a run proves nothing without a pass of this check."""
@@ -94,8 +94,8 @@ class Session:
     def __init__(  # noqa: PLR0917 - one call, beside the start of the nodes
         self,
         cluster: Cluster,
-        target: Target,
-        options: Options,
+        target: SmokeTarget,
+        options: SmokeOptions,
         mode: Mode,
         environment: Mapping[str, str],
         digits: Callable[[bool], Path],
@@ -123,9 +123,9 @@ class Session:
         return len(self.cluster.nodes)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NodeLayout:
         """All nodes, with as many ranks on each as was asked for."""
-        return Layout(nnodes=self.nnodes, nproc_per_node=self.options.nproc_per_node)
+        return NodeLayout(nnodes=self.nnodes, nproc_per_node=self.options.nproc_per_node)
 
     @property
     def world_size(self) -> int:
@@ -263,7 +263,7 @@ class Session:
         return argv
 
     def launch(
-        self, name: str, *arguments: str | int, timeout: float, layout: Layout | None = None
+        self, name: str, *arguments: str | int, timeout: float, layout: NodeLayout | None = None
     ) -> tuple[Mapping[str, Any], ...]:
         """Run a payload script as every rank of a job, told by variables who it is; what each rank found.
 
@@ -278,7 +278,7 @@ class Session:
         name: str,
         *arguments: str | int,
         timeout: float,
-        layout: Layout | None = None,
+        layout: NodeLayout | None = None,
         env: Mapping[str, str] | None = None,
     ) -> tuple[Outcome, ...]:
         """Run a payload script as every rank of a job, as `launch` does; how each rank ended.
@@ -309,7 +309,7 @@ class Session:
         return self._run([(place.node_rank, place.rank, command(place)) for place in layout.places])
 
     def ranks(
-        self, outcomes: Sequence[Outcome], layout: Layout | None = None
+        self, outcomes: Sequence[Outcome], layout: NodeLayout | None = None
     ) -> tuple[Mapping[str, Any], ...]:
         """Take what all ranks of a job found, sorted by rank.
 

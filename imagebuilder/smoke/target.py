@@ -24,7 +24,7 @@ _MPI = ("openmpi", "mpich")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class SmokeTarget:
     """The image under test.
 
     Attributes:
@@ -122,7 +122,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class SmokeOptions:
     """How to test.
 
     Attributes:
@@ -179,7 +179,9 @@ class Options:
             raise InputError("a factor on time limits is larger than 0", where="patience")
 
 
-def from_labels(reference: str, labels: Mapping[str, str], *, digest: str = "", config: str = "") -> Target:
+def from_labels(
+    reference: str, labels: Mapping[str, str], *, digest: str = "", config: str = ""
+) -> SmokeTarget:
     """Read from an image's labels what it promises.
 
     Raises:
@@ -204,7 +206,7 @@ def from_labels(reference: str, labels: Mapping[str, str], *, digest: str = "", 
     port = labels[label_names.SSH_PORT]
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise InputError(f"its label `{label_names.SSH_PORT}` is `{port}`, which is no port", where=reference)
-    return Target(
+    return SmokeTarget(
         reference=reference,
         digest=digest,
         config=config,
@@ -217,7 +219,7 @@ def from_labels(reference: str, labels: Mapping[str, str], *, digest: str = "", 
     )
 
 
-def from_environment() -> Target:
+def from_environment() -> SmokeTarget:
     """Take this Python's own packages for the target: what is installed must be what gets loaded.
 
     Raises:
@@ -240,7 +242,7 @@ def from_environment() -> Target:
             "containers",
             hint="pip install 'imagebuilder[process]', or run this inside the image",
         )
-    return Target(
+    return SmokeTarget(
         reference="this Python environment", recipe="", lock="", pins=tuple(sorted(installed.items()))
     )
 

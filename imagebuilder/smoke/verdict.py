@@ -56,11 +56,6 @@ class Verdict(_Lenient):
             return "the report contradicts itself: every check passed, and `passed` is false"
         return "" if self.runtime != "process" else "the test ran without containers"
 
-    @property
-    def is_proof(self) -> bool:
-        """Whether the report proves its image."""
-        return not self.shortcoming
-
     def __str__(self) -> str:
         """Say it in a line: `8 of 12 checks passed on 2 nodes, mode cpu`."""
         passed = sum(check.status == "passed" for check in self.checks)

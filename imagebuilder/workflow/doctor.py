@@ -49,7 +49,7 @@ _INSTALL_LIMIT = 1800.0  # seconds; an engine is some 100 MB of packages
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class HostFinding:
     """One thing that verbs need.
 
     Attributes:
@@ -70,7 +70,7 @@ class Finding:
     packages: tuple[str, ...] = ()
 
 
-def examine() -> tuple[Finding, ...]:
+def examine() -> tuple[HostFinding, ...]:
     """Look at this host; some seconds, most of them waiting for the index."""
     checks = {
         "machine": _machine,
@@ -88,7 +88,7 @@ def examine() -> tuple[Finding, ...]:
         return tuple(finding for findings in found for finding in findings)
 
 
-def fix(findings: Iterable[Finding] | None = None) -> Iterator[str]:
+def fix(findings: Iterable[HostFinding] | None = None) -> Iterator[str]:
     """Install the Debian packages that are missing, and say what is being done.
 
     Raises:
@@ -118,7 +118,7 @@ def fix(findings: Iterable[Finding] | None = None) -> Iterator[str]:
     process.run(command, timeout=_INSTALL_LIMIT, env=env)
 
 
-def lines(findings: Iterable[Finding]) -> Iterator[str]:
+def lines(findings: Iterable[HostFinding]) -> Iterator[str]:
     """Write findings as text: what, for whom, and under what is amiss the command that mends it."""
     rows = tuple(findings)
     width = max((len(row.name) for row in rows), default=0)
@@ -133,7 +133,7 @@ def lines(findings: Iterable[Finding]) -> Iterator[str]:
         yield "as root, `imagebuilder doctor --fix` installs the Debian packages"
 
 
-def _careful(name: str, check: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
+def _careful(name: str, check: Callable[[], Iterable[HostFinding]]) -> tuple[HostFinding, ...]:
     try:
         return tuple(check())
     except Exception as error:  # noqa: BLE001  (a doctor that falls over helps nobody)
@@ -141,22 +141,22 @@ def _careful(name: str, check: Callable[[], Iterable[Finding]]) -> tuple[Finding
         return (_amiss(name, "warning", detail, ("every verb",), "imagebuilder -vv doctor says more"),)
 
 
-def _ok(name: str, detail: str, verbs: tuple[str, ...]) -> Finding:
-    return Finding(name=name, status="ok", detail=_one_line(detail), verbs=verbs)
+def _ok(name: str, detail: str, verbs: tuple[str, ...]) -> HostFinding:
+    return HostFinding(name=name, status="ok", detail=_one_line(detail), verbs=verbs)
 
 
-def _amiss(name: str, status: Status, detail: str, verbs: tuple[str, ...], remedy: str) -> Finding:
-    return Finding(name=name, status=status, detail=_one_line(detail), verbs=verbs, remedy=remedy)
+def _amiss(name: str, status: Status, detail: str, verbs: tuple[str, ...], remedy: str) -> HostFinding:
+    return HostFinding(name=name, status=status, detail=_one_line(detail), verbs=verbs, remedy=remedy)
 
 
-def _package(name: str, package: str, detail: str, verbs: tuple[str, ...]) -> Finding:
+def _package(name: str, package: str, detail: str, verbs: tuple[str, ...]) -> HostFinding:
     remedy = f"apt-get install {package}"
-    return Finding(
+    return HostFinding(
         name=name, status="missing", detail=detail, verbs=verbs, remedy=remedy, packages=(package,)
     )
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[HostFinding]:
     verbs = ("build", "smoke-test")
     system, machine = platform.system(), platform.machine()
     detail = f"{_release_name() or system}, {machine}, {os.cpu_count()} cores"
@@ -175,7 +175,7 @@ def _machine() -> Iterator[Finding]:
         yield _amiss("machine", "missing", detail, verbs, remedy)
 
 
-def _tools() -> Iterator[Finding]:
+def _tools() -> Iterator[HostFinding]:
     engine = _container()
     for name, verbs, package in (
         ("apt-get", ("lock",), "apt"),
@@ -208,14 +208,14 @@ def _container() -> str:
         return ""
 
 
-def _stood_in(name: str, package: str, detail: str, verbs: tuple[str, ...]) -> Finding:
+def _stood_in(name: str, package: str, detail: str, verbs: tuple[str, ...]) -> HostFinding:
     if not shutil.which("apt-get"):
         return _ok(name, detail, verbs)
     # Installed it would save the container's time.
     return replace(_package(name, package, detail, verbs), status="warning")
 
 
-def _uv() -> Finding:
+def _uv() -> HostFinding:
     import uv  # late, so that a damaged installation is a finding and not a failed import
 
     try:
@@ -225,7 +225,7 @@ def _uv() -> Finding:
         return _amiss("uv", "missing", detail, ("lock", "build"), "pip install --force-reinstall uv")
 
 
-def _keyrings() -> Iterator[Finding]:
+def _keyrings() -> Iterator[HostFinding]:
     """One distribution's keys are needed; those of others only for recipes with such a base."""
     if _container():
         return  # its image has them
@@ -244,7 +244,7 @@ def _keyrings() -> Iterator[Finding]:
             yield _package(name, facts.keyring_package, f"{path} is not there", verbs)
 
 
-def _namespaces() -> Iterator[Finding]:
+def _namespaces() -> Iterator[HostFinding]:
     """Programs of the image run in a user namespace, whoever builds."""
     if _container():
         return  # the engine's root is root enough
@@ -290,7 +290,7 @@ def _namespace_remedy() -> str:
     return "build as root, or ask who runs this host for user namespaces"
 
 
-def _store() -> Iterator[Finding]:
+def _store() -> Iterator[HostFinding]:
     verbs = ("build", "push", "cache")
     root = Store.default().root
     place = next(folder for folder in (root, *root.parents) if folder.exists())
@@ -308,7 +308,7 @@ def _store() -> Iterator[Finding]:
         yield _amiss("store", status, f"{detail}; a CUDA image wants {human(_STORE_GOOD)}", verbs, remedy)
 
 
-def _engine() -> Iterator[Finding]:
+def _engine() -> Iterator[HostFinding]:
     from imagebuilder.smoke import engine as engines  # late: it loads the docker SDK
 
     verbs = ("build --load", "smoke-test")
@@ -325,14 +325,14 @@ def _engine() -> Iterator[Finding]:
     yield _gpu(offered=gpus)
 
 
-def _cgroups() -> Iterator[Finding]:
+def _cgroups() -> Iterator[HostFinding]:
     """Look for the layout in which Podman's default runtime starts no container; Docker's starts them."""
     if shutil.which("podman") and (hybrid := cgroups.look(lambda path: _read(str(path)))):
         detail = f"{hybrid}: crun, Podman's default runtime, starts no container"
         yield _amiss("cgroups", "warning", detail, ("smoke-test --runtime podman",), hybrid.remedy)
 
 
-def _no_engine(message: str, verbs: tuple[str, ...]) -> Finding:
+def _no_engine(message: str, verbs: tuple[str, ...]) -> HostFinding:
     socket = Path("/var/run/docker.sock")
     if os.environ.get("DOCKER_HOST"):
         remedy = "start the engine that DOCKER_HOST names, or unset it"
@@ -347,7 +347,7 @@ def _no_engine(message: str, verbs: tuple[str, ...]) -> Finding:
     return _amiss("engine", "missing", message, verbs, remedy)
 
 
-def _engine_room(folder: Path, verbs: tuple[str, ...]) -> Iterator[Finding]:
+def _engine_room(folder: Path, verbs: tuple[str, ...]) -> Iterator[HostFinding]:
     """Look at the engine's disk; its folder may be on another machine or closed to this user."""
     try:
         free = shutil.disk_usage(folder).free
@@ -358,7 +358,7 @@ def _engine_room(folder: Path, verbs: tuple[str, ...]) -> Iterator[Finding]:
         yield _amiss("engine's disk", "warning", detail, verbs, "docker image prune, or a larger disk")
 
 
-def _buildx() -> Iterator[Finding]:
+def _buildx() -> Iterator[HostFinding]:
     """Look at what only `build --engine docker` needs: never missing, for the embedded engine builds without.
 
     No package is named for `fix`, for not every suite has one.
@@ -382,7 +382,7 @@ def _buildx() -> Iterator[Finding]:
     yield _ok(name, f"{builder.buildx}, builder {builder.name} ({builder.driver}): {runs}", verbs)
 
 
-def _gpu(*, offered: bool) -> Finding:
+def _gpu(*, offered: bool) -> HostFinding:
     verbs = ("smoke-test",)
     driver = re.search(r"Kernel Module +(?:for \S+ +)?([0-9.]+)", _read("/proc/driver/nvidia/version"))
     if not driver:
@@ -394,7 +394,7 @@ def _gpu(*, offered: bool) -> Finding:
     return _amiss("gpu", "warning", detail, verbs, remedy)
 
 
-def _network() -> Iterator[Finding]:
+def _network() -> Iterator[HostFinding]:
     verbs = ("lock", "build", "push")
     try:
         site = detect()
@@ -418,7 +418,7 @@ def _surroundings(site: Site) -> str:
     return ", ".join(said) or "no proxy, the tools' own defaults"
 
 
-def _index(site: Site) -> Finding:
+def _index(site: Site) -> HostFinding:
     """Ask the index for one package, the way a lock does."""
     from imagebuilder.resolve import uv as solver  # late: it loads uv
 

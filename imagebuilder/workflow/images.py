@@ -120,7 +120,7 @@ def last_images(target: str, store: Store, platform: str = "") -> Last | None:
         return replace(there, images=found, index=None)
     if there.index is None or there.index.images != found:
         raise LockError(
-            "its images are not joined yet", where=target, hint=f"run: imagebuilder build {target}"
+            "the store has no image index that joins its images", where=target, hint=_how_to_build(target)
         )
     return replace(there, images=found)
 
@@ -141,10 +141,19 @@ def _there(target: str, store: Store) -> Last | None:
 
 
 def _not_built(target: str, there: Last, lacking: Collection[str]) -> LockError:
-    what = "its image was not built yet"
+    what = "its image is not in the store"
     if len(there.known) > 1:
-        what = f"its image for {' and '.join(lacking)} was not built yet"
-    return LockError(what, where=target, hint=f"run: imagebuilder build {target}")
+        what = f"its image for {' and '.join(lacking)} is not in the store"
+    return LockError(what, where=target, hint=_how_to_build(target))
+
+
+def _how_to_build(target: str) -> str:
+    if not named(target).is_recipe:
+        return "build its recipe again"
+    return (
+        f"run: imagebuilder build {target} (an image of `build --engine docker` is in Docker, not in the "
+        "store: pass the NAME:TAG that the build printed to `smoke-test`, and push it with `docker push`)"
+    )
 
 
 def require_in_step(target: str, store: Store, platform: str = "") -> None:
@@ -165,13 +174,13 @@ def _require_in_step(target: str, wanted: Iterable[tuple[Lock, Plan]], store: St
         image = next((i for i in store.images(plan.name) if i.platform == plan.platform), None)
         reason = ""
         if image is None:
-            reason = "its image was not built yet"
+            reason = "its image is not in the store"
         elif image.lock != lock.checksum:
             reason = "the image in the store was built from another state of the lock"
         elif image.tags != plan.tags or not oci.is_image_of(plan, image, store):
             reason = "the image in the store was built from another state of the recipe"
         if reason:
-            raise LockError(reason, where=target, hint=f"run: imagebuilder build {target}")
+            raise LockError(reason, where=target, hint=_how_to_build(target))
 
 
 def join_images(locked: LockedRecipe, store: Store) -> IndexRecord | None:

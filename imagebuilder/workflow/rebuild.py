@@ -13,7 +13,7 @@ from imagebuilder.engines.embedded import BuildContext, Built
 from imagebuilder.host.site import Site
 from imagebuilder.plan import Plan
 from imagebuilder.store import Store, explained
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,9 @@ def fresh_build(plan: Plan, context: BuildContext) -> Iterator[tuple[Built, Stor
         yield embedded.build(plan, replace(context, store=fresh)), fresh
 
 
-def rebuild(source: Source, store: Store, site: Site, progress: Progress, platform: str = "") -> Rebuilt:
+def rebuild(
+    source: RecipeSource, store: Store, site: Site, progress: Progress, platform: str = ""
+) -> Rebuilt:
     """Build an image from the recipe and the lock that are attached to it.
 
     Raises:

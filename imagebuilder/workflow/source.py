@@ -24,7 +24,7 @@ _LIMIT = 32_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class RecipeSource:
     """Both texts, as they stood when the image was built."""
 
     recipe: str
@@ -80,7 +80,7 @@ class Source:
         return path
 
 
-def of_recipe(recipe: Path) -> Source:
+def of_recipe(recipe: Path) -> RecipeSource:
     """Read the texts that a recipe's path leads to; the lock without what builds add to it.
 
     Raises:
@@ -89,10 +89,10 @@ def of_recipe(recipe: Path) -> Source:
     """
     place = locks.path_for(recipe)
     file = lockfile.loads(_text(place), str(place))
-    return Source(recipe=_text(recipe), lock=lockfile.dumps(file.plain))
+    return RecipeSource(recipe=_text(recipe), lock=lockfile.dumps(file.plain))
 
 
-def find(target: str, image: ImageRecord, store: Store) -> Source:
+def find(target: str, image: ImageRecord, store: Store) -> RecipeSource:
     """Find the source of an image that a person named by its recipe's path, or by its own name.
 
     What the store kept at the build comes first: the recipe may have changed since.
@@ -107,14 +107,14 @@ def find(target: str, image: ImageRecord, store: Store) -> Source:
     return recall(store, image)
 
 
-def remember(store: Store, digest: str, source: Source) -> None:
+def remember(store: Store, digest: str, source: RecipeSource) -> None:
     """Keep the source of an image beside it, for a push that names the image and not the recipe."""
     text = json.dumps({"recipe": source.recipe, "lock": source.lock}, ensure_ascii=False)
     with store.in_use():
         textfile.write(store.source(digest), f"{text}\n")
 
 
-def recall(store: Store, image: ImageRecord) -> Source:
+def recall(store: Store, image: ImageRecord) -> RecipeSource:
     """Find the source of an image in the store.
 
     Raises:
@@ -125,7 +125,7 @@ def recall(store: Store, image: ImageRecord) -> Source:
     hint = "give the recipe in place of the image's name, or build it again"
     try:
         found = json.loads(_text(path))
-        return Source(recipe=str(found["recipe"]), lock=str(found["lock"]))
+        return RecipeSource(recipe=str(found["recipe"]), lock=str(found["lock"]))
     except InputError:
         raise InputError(
             f"the store does not know which recipe {image.name} was built from", where=str(path), hint=hint

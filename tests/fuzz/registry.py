@@ -29,7 +29,7 @@ from imagebuilder.host.site import Site
 from imagebuilder.publish.attest import bundle, inspection, publish, published, verification
 from imagebuilder.publish.attest.bundle import KINDS, SOURCE
 from imagebuilder.publish.attest.published import Attachment, Published
-from imagebuilder.publish.attest.verification import Question
+from imagebuilder.publish.attest.verification import VerifyTask
 from imagebuilder.registry import Client, Options, parse, reader
 from imagebuilder.registry.credentials import Credentials
 from imagebuilder.resolve import wheelfile
@@ -126,8 +126,8 @@ def documents(folder: Path) -> tuple[tuple[bytes, ...], Callable[[bytes], None]]
             others=(),
             signed=True,
         )
-        question = Question(published=found, keyed=False, own=None, store=store)
-        verification.verify(question, cast("Client", _Answering()))
+        task = VerifyTask(published=found, keyed=False, own=None, store=store)
+        verification.verify(task, cast("Client", _Answering()))
 
     documents = (data for document in made if document.kind != SOURCE for data in document.files.values())
     return tuple(documents), check
@@ -168,7 +168,7 @@ def spoilt(folder: Path) -> Iterator[Run]:
                     client = published.open_image(f"{repository}:one", _options())
                     found = published.read(client, key.public_key())
                     verification.verify(
-                        Question(published=found, keyed=rng.random() < 0.5, own=None, store=store), client
+                        VerifyTask(published=found, keyed=rng.random() < 0.5, own=None, store=store), client
                     )
                 case _:
                     name = f"{server.host}/team/other"

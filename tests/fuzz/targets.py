@@ -33,7 +33,7 @@ from imagebuilder.smoke import report as reports
 from imagebuilder.smoke import verdict
 from imagebuilder.smoke.views import junit, page
 from imagebuilder.store import Store
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 from tests.fuzz import lockedits
 from tests.fuzz import registry as servers
 from tests.fuzz.mutation import Mutate, any_bytes, json_document, lines, tar_file, zip_file
@@ -270,7 +270,7 @@ def report(_folder: Path) -> Iterator[Feed]:
         path = inside / "report.json"
         path.write_bytes(data)
         with contextlib.suppress(ValueError):
-            _ = verdict.read(data).is_proof
+            _ = verdict.read(data).shortcoming
         found = reports.read(path)
         for line in reports.lines(found):
             line.encode("utf-8", "surrogatepass")
@@ -317,7 +317,7 @@ def attached_source(_folder: Path) -> Iterator[Feed]:
             (recipe + lock).encode()
         except (ValueError, KeyError, TypeError, RecursionError):
             raise InputError("is no source") from None
-        Source(recipe=recipe, lock=lock).read()
+        RecipeSource(recipe=recipe, lock=lock).read()
 
     yield Feed(seeds=(json.dumps(source).encode(),), run=run)
 

@@ -1,6 +1,6 @@
 """Programs of an image that try to get out of where they run, as root in there: none gets anywhere.
 
-The container of the tools has its own such test, in `test_toolbox`.
+The container of the tools has its own such test, in `test_tools`.
 """
 
 from __future__ import annotations

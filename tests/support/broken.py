@@ -32,7 +32,7 @@ from imagebuilder.smoke.nodes.cluster import Cluster
 from imagebuilder.smoke.nodes.containers import ContainerCluster
 from imagebuilder.smoke.report import Report
 from imagebuilder.smoke.run import Watch, run_smoke
-from imagebuilder.smoke.target import Options
+from imagebuilder.smoke.target import SmokeOptions
 from imagebuilder.store import ImageLayer, ImageRecord, LayerRecord, Store
 
 CASES = Path(__file__).resolve().parents[1] / "cases" / "broken"
@@ -170,7 +170,7 @@ def image(name: str, base: str, change: Change, engine: Engine, store: Store) ->
 def run(case: Case | None, reference: str, engine: Engine, store: Store) -> Report:
     """Run the smoke test on a case, with the check that has to notice it; without a case all checks."""
     nodes = case.nodes if case else {}
-    options = Options(
+    options = SmokeOptions(
         mode="cpu",
         only=frozenset({case.check}) if case else frozenset(),
         containers={int(index): _lists(change.settings) for index, change in nodes.items()},

@@ -18,7 +18,7 @@ from imagebuilder.smoke.verdict import required
 from imagebuilder.store import ImageRecord, Store
 from imagebuilder.workflow import join_images, read_locks, read_plans, read_recipe
 from imagebuilder.workflow import source as sources
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 from tests.support.images import put_layer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ License: Zlib
 """
 
 
-def put_proven(store: Store, *, passed: bool = True) -> tuple[ImageRecord, Source]:
+def put_proven(store: Store, *, passed: bool = True) -> tuple[ImageRecord, RecipeSource]:
     """Put the image, its report and its source into a store."""
     source = sources.of_recipe(RECIPE)
     _, plan = source.read()

@@ -23,11 +23,11 @@ from types import SimpleNamespace as Some
 from imagebuilder import catalog
 from imagebuilder.plan.config import version
 from imagebuilder.smoke import data, run, verdict
-from imagebuilder.smoke.target import Options, Target
+from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 
 data.digits = run.digits = lambda store, site: None
-options = Options(runtime="process", mode="cpu", only=frozenset({"greeting"}))
-target = Target(reference="x", recipe="x", lock="", pins=(("toytrain", "3.4.5"),))
+options = SmokeOptions(runtime="process", mode="cpu", only=frozenset({"greeting"}))
+target = SmokeTarget(reference="x", recipe="x", lock="", pins=(("toytrain", "3.4.5"),))
 report = run.run_smoke(target, options, store=None, site=None)
 print(json.dumps({
     "names": sorted(catalog.names()),

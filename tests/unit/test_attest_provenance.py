@@ -13,7 +13,7 @@ from imagebuilder.lock import file as lockfile
 from imagebuilder.publish.attest import bundle, provenance
 from imagebuilder.store import ImageRecord, Store
 from imagebuilder.workflow import source as sources
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 from tests.support.proven import put_proven
 
 
@@ -28,17 +28,17 @@ def image(store: Store) -> ImageRecord:
 
 
 @pytest.fixture
-def source(store: Store, image: ImageRecord) -> Source:
+def source(store: Store, image: ImageRecord) -> RecipeSource:
     del store, image
     return sources.of_recipe(Path(__file__).parents[2] / "recipes" / "cpu-mpi.yaml")
 
 
-def files(documents: tuple[bundle.Document, ...]) -> dict[str, bytes]:
+def files(documents: tuple[bundle.ImageDocument, ...]) -> dict[str, bytes]:
     return {name: data for document in documents for name, data in document.files.items()}
 
 
 def test_a_statement_names_what_went_in_and_came_out(
-    store: Store, image: ImageRecord, source: Source
+    store: Store, image: ImageRecord, source: RecipeSource
 ) -> None:
     documents = files(bundle.documents(image, store, source, ("untested",)))
     statement: dict[str, Any] = json.loads(documents["provenance.json"])
@@ -62,7 +62,7 @@ def test_a_statement_names_what_went_in_and_came_out(
     assert packages == [*(deb.sha256 for deb in lock.debs), *(wheel.sha256 for wheel in lock.wheels)]
 
 
-def test_the_same_documents_again(store: Store, image: ImageRecord, source: Source) -> None:
+def test_the_same_documents_again(store: Store, image: ImageRecord, source: RecipeSource) -> None:
     once = bundle.documents(image, store, source)
     assert bundle.documents(image, store, source) == once
     subject = bundle.subject_of(image, store)
@@ -70,21 +70,23 @@ def test_the_same_documents_again(store: Store, image: ImageRecord, source: Sour
     assert len(set(manifests)) == len(once) == 5
 
 
-def test_no_report_is_no_document(store: Store, image: ImageRecord, source: Source) -> None:
+def test_no_report_is_no_document(store: Store, image: ImageRecord, source: RecipeSource) -> None:
     store.report(image.manifest).unlink()
     kinds = [document.kind for document in bundle.documents(image, store, source)]
     assert bundle.REPORT not in kinds
     assert len(kinds) == 4
 
 
-def test_a_report_of_another_image_is_refused(store: Store, image: ImageRecord, source: Source) -> None:
+def test_a_report_of_another_image_is_refused(store: Store, image: ImageRecord, source: RecipeSource) -> None:
     path = store.report(image.manifest)
     path.write_text(path.read_text().replace(image.manifest, f"sha256:{'0' * 64}"))
     with pytest.raises(InputError, match="another image"):
         bundle.documents(image, store, source)
 
 
-def test_layers_that_recipe_and_lock_do_not_give(store: Store, image: ImageRecord, source: Source) -> None:
+def test_layers_that_recipe_and_lock_do_not_give(
+    store: Store, image: ImageRecord, source: RecipeSource
+) -> None:
     first, *rest = image.layers
     other = dataclasses.replace(first, record=rest[0].record)
     with pytest.raises(StoreError, match="not those that its recipe and lock stand for"):
@@ -104,7 +106,7 @@ def test_layers_that_recipe_and_lock_do_not_give(store: Store, image: ImageRecor
     ],
 )
 def test_statements_of_others_are_told_apart(
-    store: Store, image: ImageRecord, source: Source, change: Any
+    store: Store, image: ImageRecord, source: RecipeSource, change: Any
 ) -> None:
     statement = json.loads(files(bundle.documents(image, store, source))["provenance.json"])
     change(statement)
@@ -112,7 +114,7 @@ def test_statements_of_others_are_told_apart(
         provenance.read(statement)
 
 
-def test_sources_are_kept_beside_the_image(store: Store, image: ImageRecord, source: Source) -> None:
+def test_sources_are_kept_beside_the_image(store: Store, image: ImageRecord, source: RecipeSource) -> None:
     with pytest.raises(InputError, match="does not know which recipe"):
         sources.find(image.name, image, store)
     sources.remember(store, image.manifest, source)

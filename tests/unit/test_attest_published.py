@@ -29,14 +29,14 @@ from imagebuilder.publish.attest import (
     signature,
     verification,
 )
-from imagebuilder.publish.attest.verification import Question, Verification
+from imagebuilder.publish.attest.verification import Verification, VerifyTask
 from imagebuilder.publish.verify import rebuild_check
 from imagebuilder.registry import Client, Options, artefacts, parse, reader
 from imagebuilder.registry.credentials import ANONYMOUS
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST
 from imagebuilder.store import ImageRecord, Store
 from imagebuilder.workflow.rebuild import Rebuilt
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 from tests.support.fake_registry import FakeRegistry, serve
 from tests.support.proven import put_proven
 from tests.support.pushing import push
@@ -48,7 +48,7 @@ NAMES = ("signature", "source", "plan", "provenance", "attestation", "SPDX", "Cy
 
 
 @functools.cache
-def documents_of(world: World, waivers: tuple[str, ...] = ()) -> tuple[bundle.Document, ...]:
+def documents_of(world: World, waivers: tuple[str, ...] = ()) -> tuple[bundle.ImageDocument, ...]:
     """Make the documents of an image, once for all tests that leave the store as it is."""
     return bundle.documents(world.image, world.store, world.source, waivers)
 
@@ -65,7 +65,7 @@ class World:
     registry: FakeRegistry
     store: Store
     image: ImageRecord
-    source: Source
+    source: RecipeSource
     pushed: dict[object, tuple[dict[Any, Any], dict[Any, Any]]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -90,27 +90,29 @@ class World:
         if empty:
             self.pushed[state] = (dict(self.registry.blobs), dict(self.registry.manifests))
 
-    def verify(self, key: ec.EllipticCurvePrivateKey | None = KEY, own: Source | None = None) -> Verification:
+    def verify(
+        self, key: ec.EllipticCurvePrivateKey | None = KEY, own: RecipeSource | None = None
+    ) -> Verification:
         client = self.client()
         public = key.public_key() if key else None
-        question = Question(
+        task = VerifyTask(
             published=published.read(client, public), keyed=key is not None, own=own, store=self.store
         )
-        return verification.verify(question, client)
+        return verification.verify(task, client)
 
-    def forge(self, kind: bundle.Kind, change: Callable[[Any], None]) -> None:
+    def forge(self, kind: bundle.DocumentKind, change: Callable[[Any], None]) -> None:
         """Replace what is attached of a kind by a changed copy, as whoever may push can."""
         (document,) = [document for document in documents_of(self) if document.kind == kind]
         name = kind.files[0][0]
         data = json.loads(document.files[name])
         change(data)
         files = {**document.files, name: json.dumps(data).encode()}
-        forged = bundle.Document(kind=kind, files=files)
+        forged = bundle.ImageDocument(kind=kind, files=files)
         self.remove(kind)
         subject = bundle.subject_of(self.image, self.store)
         artefacts.attach(Client(parse(self.repository), OPTIONS, "push"), [forged.artefact(subject)])
 
-    def remove(self, kind: bundle.Kind) -> None:
+    def remove(self, kind: bundle.DocumentKind) -> None:
         tag = ("team/cpu", reader.fallback_tag(self.image.manifest))
         index = json.loads(self.registry.manifests[tag][1])
         index["manifests"] = [r for r in index["manifests"] if r["artifactType"] != kind.artifact_type]
@@ -214,7 +216,9 @@ def test_a_later_push_with_a_proof_counts(own: World) -> None:
 
 def test_another_recipe_than_mine(world: World) -> None:
     world.push()
-    other = Source(recipe=world.source.recipe.replace("port: 2222", "port: 2223"), lock=world.source.lock)
+    other = RecipeSource(
+        recipe=world.source.recipe.replace("port: 2222", "port: 2223"), lock=world.source.lock
+    )
     assert "out of step" in detail(world.verify(own=other), "own recipe")
     lock, _ = world.source.read()
     from imagebuilder.lock import file as lockfile
@@ -228,7 +232,7 @@ def test_another_recipe_than_mine(world: World) -> None:
         (bytes_, "the image is made from another recipe or lock"),
         (fewer, f"does not have {first.name}"),
     ):
-        other = Source(
+        other = RecipeSource(
             recipe=world.source.recipe, lock=lockfile.dumps(lockfile.LockFile(sections=(changed,)))
         )
         result = world.verify(own=other)
@@ -296,7 +300,7 @@ def lying_report(document: Any) -> None:
     ],
 )
 def test_forgeries_are_found_without_a_key(
-    world: World, kind: bundle.Kind, change: Callable[[Any], None], words: str
+    world: World, kind: bundle.DocumentKind, change: Callable[[Any], None], words: str
 ) -> None:
     world.push()
     world.forge(kind, change)
@@ -367,7 +371,7 @@ def test_an_image_of_another_version(own: World, monkeypatch: pytest.MonkeyPatch
     recipe = own.source.recipe.replace("port: 2222", "port: 2223")
     documents = bundle.documents(own.image, own.store, own.source)
     assert documents
-    source = bundle.Document(
+    source = bundle.ImageDocument(
         kind=bundle.SOURCE,
         files={"recipe.yaml": recipe.encode(), "recipe.lock": own.source.lock.encode()},
     )
@@ -615,7 +619,7 @@ def test_a_rebuild_proves_an_image_by_its_digest(world: World) -> None:
     asked: list[tuple[str, str]] = []
 
     def check(digest: str) -> tuple[str, str]:
-        def rebuild(_: Source, platform: str, distribution: str) -> Rebuilt:
+        def rebuild(_: RecipeSource, platform: str, distribution: str) -> Rebuilt:
             asked.append((platform, distribution))
             layers = (image.manifest.layers[0].digest, f"sha256:{64 * '1'}")
             return Rebuilt(digest=digest, layers=layers, seconds=1.5)

@@ -15,7 +15,7 @@ import pytest
 from imagebuilder.core import process
 from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import BuildError
-from imagebuilder.host.tools import Desk
+from imagebuilder.host.tools import Sandbox
 from imagebuilder.layers import built
 from imagebuilder.layers.built import build_built_layer
 from imagebuilder.layers.system.install import HANDED
@@ -70,7 +70,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(built, "hand_in", hand_in)
 
     def run(planned: BuiltLayer, add: Callable[[tarfile.TarFile], None]) -> dict[str, Unpacked]:
-        def in_root(_layer: OsLayer, _desk: Desk, hooks: Sequence[str]) -> None:
+        def in_root(_layer: OsLayer, _sandbox: Sandbox, hooks: Sequence[str]) -> None:
             with tarfile.open(shlex.split(hooks[-1])[-1], "w") as tar:
                 add(tar)
 

@@ -1,6 +1,6 @@
 """Bytecode layers: which modules are compiled, where the result stands, and that nothing else decides on it.
 
-The desk of these tests runs the real script with the Python of the tests, in the place of an image's.
+The sandbox of these tests runs the real script with the Python of the tests, in the place of an image's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imagebuilder.bases import tree
 from imagebuilder.core import process
 from imagebuilder.core.progress import Advance, no_advance
 from imagebuilder.errors import BuildError
-from imagebuilder.host.tools import Desk, Toolbox
+from imagebuilder.host.tools import Sandbox, Tools
 from imagebuilder.layers.bytecode import interpreter
 from imagebuilder.layers.bytecode import layer as bytecode
 from imagebuilder.layers.bytecode.interpreter import Interpreters
@@ -46,17 +46,17 @@ MODULES = {f"demo/m{number}.py": f"def f{number}(): return {number}, 'a b'\n".en
 
 @dataclasses.dataclass(frozen=True)
 class OwnPython:
-    """A desk whose Python is that of the tests."""
+    """A sandbox whose Python is that of the tests."""
 
     folder: Path
     variables: Mapping[str, str]
     is_root: bool = False
     contained: bool = False
 
-    def send(self, *names: str) -> None:
+    def copy_in(self, *names: str) -> None:
         assert all((self.folder / name).exists() for name in names)
 
-    def bring(self, name: str) -> None:
+    def copy_out(self, name: str) -> None:
         assert (self.folder / name).exists()
 
     def has(self, path: Path) -> bool:
@@ -80,8 +80,8 @@ class OwnPython:
         return process.run(command, timeout=timeout, env=self.variables, cwd=cwd, check=check)
 
 
-class Tools(Toolbox):
-    """Opens such a desk."""
+class OwnTools(Tools):
+    """Opens such a sandbox."""
 
     variables: Mapping[str, str]
 
@@ -90,10 +90,10 @@ class Tools(Toolbox):
         object.__setattr__(self, "variables", variables)
 
     @contextmanager
-    def open(self, folder: Path, *, network: bool, shares: Sequence[Path] = ()) -> Iterator[Desk]:
+    def open(self, folder: Path, *, network: bool, shares: Sequence[Path] = ()) -> Iterator[Sandbox]:
         assert not network
         assert not shares
-        yield cast("Desk", OwnPython(folder, self.variables))
+        yield cast("Sandbox", OwnPython(folder, self.variables))
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def layer_of(*wheels: Path, python: str = PYTHON) -> BytecodeLayer:
     )
 
 
-def make(store: Store, *wheels: Path, tools: Toolbox | None = None) -> LayerRecord:
+def make(store: Store, *wheels: Path, tools: Tools | None = None) -> LayerRecord:
     layer = layer_of(*wheels)
     places = {wheel.sha256: path for wheel, path in zip(layer.wheels, wheels, strict=True)}
     return built(layer, places, store, tools=tools)
@@ -123,9 +123,9 @@ def built(
     downloads: Mapping[str, Path],
     store: Store,
     advance: Advance = no_advance,
-    tools: Toolbox | None = None,
+    tools: Tools | None = None,
 ) -> LayerRecord:
-    with Interpreters(store, tools or Tools()) as pythons:
+    with Interpreters(store, tools or OwnTools()) as pythons:
         return build_bytecode_layer(layer, downloads, store, advance, pythons)
 
 
@@ -290,7 +290,7 @@ def test_folders_and_files_have_the_modes_of_the_wheels_own(tmp_path: Path, stor
 
 
 def test_wheels_without_modules_give_an_empty_layer(tmp_path: Path, store: Store) -> None:
-    tools = cast("Toolbox", object())  # nothing is run
+    tools = cast("Tools", object())  # nothing is run
     assert unpack(make(store, make_wheel(tmp_path, {"lib/x.so": b""}), tools=tools), store) == {}
 
 
@@ -299,12 +299,12 @@ def test_seed_processes_and_place_change_no_byte(tmp_path: Path, monkeypatch: py
     body = b"class Same:\n    def method(self): return self in {None, 'a', 'b c', 2}, 'shared text'\n"
     files = {f"demo/m{number}.py": body + b"x%d = 'a b'\n" % number for number in range(40)}
     wheel = make_wheel(tmp_path, files)
-    one = make(Store(tmp_path / "one"), wheel, tools=Tools(PYTHONHASHSEED="1"))
+    one = make(Store(tmp_path / "one"), wheel, tools=OwnTools(PYTHONHASHSEED="1"))
     monkeypatch.setattr(bytecode, "_SLICE_BYTES", 500)
     cores = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(cores)})
-        other = make(Store(tmp_path / "a longer name"), wheel, tools=Tools(PYTHONHASHSEED="77"))
+        other = make(Store(tmp_path / "a longer name"), wheel, tools=OwnTools(PYTHONHASHSEED="77"))
     finally:
         os.sched_setaffinity(0, cores)
     assert one == other
@@ -420,7 +420,7 @@ def test_layers_of_a_build_share_one_python_and_nothing_stays(
     wheels = [make_wheel(tmp_path, MODULES, name=name) for name in ("one", "two")]
     alone = [make(Store(tmp_path / wheel.stem), wheel) for wheel in wheels]
     unpacked.clear()
-    with Interpreters(store, Tools()) as pythons, ThreadPoolExecutor() as threads:
+    with Interpreters(store, OwnTools()) as pythons, ThreadPoolExecutor() as threads:
         layers = [layer_of(wheel) for wheel in wheels]
         jobs = [
             threads.submit(
@@ -474,7 +474,7 @@ def test_a_build_that_ends_ends_here_too(tmp_path: Path, store: Store) -> None:
     assert not list((store.root / "work").iterdir())
 
 
-def _failing(_desk: OwnPython, argv: Sequence[str | Path], **_options: object) -> process.Result:
+def _failing(_sandbox: OwnPython, argv: Sequence[str | Path], **_options: object) -> process.Result:
     result = process.Result(argv=tuple(map(str, argv)), code=1, stdout="", stderr="no python3 here")
     raise process.CommandError(result, "ended with 1")
 

@@ -159,7 +159,7 @@ def test_an_image_and_a_python_exclude_each_other(world: World) -> None:
 def test_without_torch_both_ways_on_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(Incomparable, match=r"--image RECIPE.*--python PATH"):
-        checkpoints.compare_here(world.files, checkpoints.Rules(), None)
+        checkpoints.compare_here(world.files, checkpoints.CompareRules(), None)
 
 
 def test_an_image_that_nobody_has_is_2(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,10 +153,10 @@ def test_nobody_else_reads_the_site_s_passwords_and_keys(
     contained: bool, apt: Apt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def opened(folder: Path, **_options: object) -> Iterator[tools.Desk]:
-        yield tools.HostDesk(folder=folder, contained=contained)
+    def opened(folder: Path, **_options: object) -> Iterator[tools.Sandbox]:
+        yield tools.HostSandbox(folder=folder, contained=contained)
 
-    monkeypatch.setattr(tools, "choose", lambda _site: SimpleNamespace(open=opened))
+    monkeypatch.setattr(debian, "choose_tools", lambda _site: SimpleNamespace(open=opened))
     (tmp_path / "client.key").write_text("geheim")
     address = "http://me:geheim@proxy.example"
     options = (("Acquire::http::Proxy", address), ("Acquire::https::SslKey", str(tmp_path / "client.key")))

@@ -99,7 +99,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return fake
 
 
-def found(name: str) -> doctor.Finding:
+def found(name: str) -> doctor.HostFinding:
     (finding,) = (finding for finding in doctor.examine() if finding.name == name)
     return finding
 

@@ -149,7 +149,7 @@ def _damaged(world: World) -> Arguments:
 
 
 def _tested(world: World, result: Report | ImagebuilderError) -> Arguments:
-    target = targets.Target(reference="demo:1", recipe="demo", lock="", pins=())
+    target = targets.SmokeTarget(reference="demo:1", recipe="demo", lock="", pins=())
     world.patch.setattr(smoke_verb, "_smoke_target", lambda *_: target)
     if isinstance(result, Report):
         world.patch.setattr(smoke, "run_smoke", lambda *_, **__: result)
@@ -241,7 +241,7 @@ def test_what_ends_a_lock_is_its_code(
 def test_doctor_says_whether_something_is_missing(
     status: doctor.Status, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finding = doctor.Finding(name="tools", status=status, detail="d", verbs=("build",))
+    finding = doctor.HostFinding(name="tools", status=status, detail="d", verbs=("build",))
     monkeypatch.setattr(doctor, "examine", lambda: (finding,))
     assert exit_code("doctor") == code
     assert code in CONTRACT["doctor"]

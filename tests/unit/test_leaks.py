@@ -29,7 +29,7 @@ from imagebuilder.errors import GateError, InputError, LockError, StoreError
 from imagebuilder.host.site import Site
 from imagebuilder.publish import push
 from imagebuilder.publish.attest import bundle
-from imagebuilder.publish.attest.bundle import Document
+from imagebuilder.publish.attest.bundle import ImageDocument
 from imagebuilder.publish.gates import (
     Gate,
     Waiver,
@@ -42,10 +42,10 @@ from imagebuilder.publish.leaks import Mark, Scan, host, marks, rules, scan, sca
 from imagebuilder.publish.leaks.checks import entropy, github, pem
 from imagebuilder.publish.leaks.image import _begin
 from imagebuilder.publish.leaks.layer import scan_layer
-from imagebuilder.publish.leaks.text import Place, Search
+from imagebuilder.publish.leaks.text import Search, TextPlace
 from imagebuilder.recipe import NotSecret
 from imagebuilder.store import ImageRecord, Store
-from imagebuilder.workflow.source import Source, remember
+from imagebuilder.workflow.source import RecipeSource, remember
 from tests.support.images import noise, put_image
 from tests.support.planted import Maker, Planted
 from tests.support.planted_more import tarred, zipped
@@ -241,7 +241,7 @@ def test_other_rules_or_another_host_count_anew(store: Store, monkeypatch: pytes
     assert scan(image, store, known, workers=1).read == 1
     assert scan(image, store, known, workers=1).read == 0
     other = rules.load()
-    monkeypatch.setattr(rules, "load", lambda: rules.Rules(**{**vars(other), "version": "x"}))
+    monkeypatch.setattr(rules, "load", lambda: rules.SecretRules(**{**vars(other), "version": "x"}))
     assert scan(image, store, known, workers=1).read == 1
 
 
@@ -352,7 +352,9 @@ def test_a_known_example_is_no_finding(
     item = planted["Slack token"]
     digest = search(store, {item.path: item.text}).findings[0][1].sha256
     given = rules.load()
-    known = rules.Rules(**{**vars(given), "known": frozenset({("*/notes3.py", digest)}), "version": "k"})
+    known = rules.SecretRules(
+        **{**vars(given), "known": frozenset({("*/notes3.py", digest)}), "version": "k"}
+    )
     monkeypatch.setattr(rules, "load", lambda: known)
     result = search(store, {item.path: item.text, "elsewhere.py": item.text})
     assert [finding.path for _, finding in result.findings] == ["elsewhere.py"]
@@ -552,7 +554,7 @@ def test_nothing_is_found_in_installed_packages() -> None:
         str(finding)
         for path in paths
         # As if it were somebody's own code, which is searched more strictly than a package.
-        for finding in tried.text(path.read_bytes(), Place.of(f"opt/app/{path.relative_to(root)}"))
+        for finding in tried.text(path.read_bytes(), TextPlace.of(f"opt/app/{path.relative_to(root)}"))
     ]
     assert wrong == []
     assert len(paths) > 80
@@ -564,7 +566,7 @@ def test_a_push_searches_what_it_attaches(store: Store, planted: Mapping[str, Pl
     documents = {image.manifest: bundle.documents(image, store, source)}
     push.search_documents(documents, (), store, Site())
     text = planted["GitHub token"].text
-    report = Document(kind=bundle.REPORT, files={"smoke-report.json": text})
+    report = ImageDocument(kind=bundle.REPORT, files={"smoke-report.json": text})
     with pytest.raises(GateError, match=r"\(attached\)/smoke-report.json:2: token of GitHub"):
         push.search_documents({image.manifest: (report,)}, (), store, Site())
     known = NotSecret(
@@ -579,5 +581,5 @@ def test_a_push_takes_the_reviewed_files_of_the_recipe_or_of_the_built_image(sto
     assert last
     assert push.reviewed_files(image.name, last, store) == ()
     text = f"{source.recipe}\nnot_secret: [{{path: opt/a, sha256: '{64 * '0'}', reason: a test key}}]\n"
-    remember(store, image.manifest, Source(recipe=text, lock=source.lock))
+    remember(store, image.manifest, RecipeSource(recipe=text, lock=source.lock))
     assert [item.path for item in push.reviewed_files(image.name, last, store)] == ["opt/a"]

@@ -14,13 +14,13 @@ import pytest
 from imagebuilder.smoke.nodes import cluster, processes
 from imagebuilder.smoke.nodes.cluster import Command, Outcome, run_together
 from imagebuilder.smoke.nodes.processes import ProcessCluster
-from imagebuilder.smoke.target import Options
+from imagebuilder.smoke.target import SmokeOptions
 from tests.support.programs import interruptible
 
 
 @pytest.fixture
 def nodes() -> Iterator[ProcessCluster]:
-    with processes.start(Options(), "cpu") as started:
+    with processes.start(SmokeOptions(), "cpu") as started:
         yield started
 
 

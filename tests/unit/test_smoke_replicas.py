@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imagebuilder.smoke.checks import replicas, scaling
-from imagebuilder.smoke.nodes.cluster import Layout
+from imagebuilder.smoke.nodes.cluster import NodeLayout
 
 
 def numbers(name: str, kind: str, count: int, max_abs: float | None) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def ran(seconds: float, samples: int = 4480, **change: Any) -> dict[str, Any]:
 
 
 def test_speed_up_is_against_one_rank_and_the_slowest_rank_counts() -> None:
-    one = scaling.row(Layout(nnodes=1, nproc_per_node=1), [ran(8.0)], None)
-    two = scaling.row(Layout(nnodes=2, nproc_per_node=1), [ran(4.0), ran(5.0)], one)
+    one = scaling.row(NodeLayout(nnodes=1, nproc_per_node=1), [ran(8.0)], None)
+    two = scaling.row(NodeLayout(nnodes=2, nproc_per_node=1), [ran(4.0), ran(5.0)], one)
     assert (one["speedup"], one["efficiency"]) == (1.0, 1.0)
     assert (two["nodes"], two["processes"], two["samples_per_second"]) == (2, 1, 896.0)
     assert (two["speedup"], two["efficiency"]) == (pytest.approx(1.6), pytest.approx(0.8))
@@ -98,19 +98,19 @@ def test_speed_up_is_against_one_rank_and_the_slowest_rank_counts() -> None:
 
 
 def test_a_row_without_a_first_one_has_no_speed_up() -> None:
-    layout = Layout(nnodes=1, nproc_per_node=1)
+    layout = NodeLayout(nnodes=1, nproc_per_node=1)
     empty = scaling.empty_row(layout, "cpu", "no processor")
-    row = scaling.row(Layout(nnodes=2, nproc_per_node=1), [ran(4.0)], empty)
+    row = scaling.row(NodeLayout(nnodes=2, nproc_per_node=1), [ran(4.0)], empty)
     assert (row["speedup"], row["efficiency"]) == (None, None)
 
 
 def test_a_layout_that_cannot_be_run_has_a_reason_and_no_number() -> None:
-    row = scaling.empty_row(Layout(nnodes=2, nproc_per_node=2), "cuda", "4 ranks would share one GPU")
+    row = scaling.empty_row(NodeLayout(nnodes=2, nproc_per_node=2), "cuda", "4 ranks would share one GPU")
     numbers = {key: value for key, value in row.items() if key not in ("nodes", "processes")}
     assert numbers.pop("reason") == "4 ranks would share one GPU"
     assert numbers.pop("backend") == "nccl"
     assert set(numbers.values()) == {None}
-    assert set(row) == set(scaling.row(Layout(nnodes=1, nproc_per_node=1), [ran(1.0)], None))
+    assert set(row) == set(scaling.row(NodeLayout(nnodes=1, nproc_per_node=1), [ran(1.0)], None))
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ def test_a_layout_that_cannot_be_run_has_a_reason_and_no_number() -> None:
 )
 def test_which_layouts_can_be_run(layout: tuple[int, int], place: dict[str, Any], reason: str) -> None:
     where = {"mode": "cpu", "nproc_per_node": 1, "cpus": 1, **place}
-    assert scaling.impossible(Layout(nnodes=layout[0], nproc_per_node=layout[1]), **where) == reason
+    assert scaling.impossible(NodeLayout(nnodes=layout[0], nproc_per_node=layout[1]), **where) == reason
 
 
 def test_layouts_number_ranks_node_by_node() -> None:
-    places = Layout(nnodes=2, nproc_per_node=2).places
+    places = NodeLayout(nnodes=2, nproc_per_node=2).places
     assert [(place.rank, place.node_rank, place.local_rank) for place in places] == [
         (0, 0, 0),
         (1, 0, 1),

@@ -23,10 +23,10 @@ from imagebuilder.smoke import data, engine
 from imagebuilder.smoke.nodes import containers as runtime
 from imagebuilder.smoke.nodes.cluster import PAYLOAD
 from imagebuilder.smoke.run import Watch, _digits_needed, choose_mode, run_smoke
-from imagebuilder.smoke.target import ModeChoice, Options, Scaling, Target
+from imagebuilder.smoke.target import ModeChoice, Scaling, SmokeOptions, SmokeTarget
 from imagebuilder.store import Store
 
-TARGET = Target(reference="this Python environment", recipe="", lock="", pins=())
+TARGET = SmokeTarget(reference="this Python environment", recipe="", lock="", pins=())
 
 
 @pytest.mark.parametrize(
@@ -41,24 +41,24 @@ TARGET = Target(reference="this Python environment", recipe="", lock="", pins=()
     ],
 )
 def test_the_mode_is_the_best_there_is_or_the_one_asked_for(asked: ModeChoice, gpus: int, mode: str) -> None:
-    assert choose_mode(Options(mode=asked), ("H100",) * gpus, "this host")[0] == mode
+    assert choose_mode(SmokeOptions(mode=asked), ("H100",) * gpus, "this host")[0] == mode
 
 
 def test_each_rank_of_a_node_counts_as_one_that_wants_a_gpu() -> None:
-    assert choose_mode(Options(nproc_per_node=2), ("H100",) * 4, "this host")[0] == "multi-gpu"
-    assert choose_mode(Options(nproc_per_node=2), ("H100",) * 3, "this host")[0] == "one-gpu-shared"
+    assert choose_mode(SmokeOptions(nproc_per_node=2), ("H100",) * 4, "this host")[0] == "multi-gpu"
+    assert choose_mode(SmokeOptions(nproc_per_node=2), ("H100",) * 3, "this host")[0] == "one-gpu-shared"
 
 
 @pytest.mark.parametrize(("asked", "gpus"), [("multi-gpu", 1), ("one-gpu-shared", 0)])
 def test_a_mode_that_lacks_gpus_is_a_fault_of_the_host(asked: ModeChoice, gpus: int) -> None:
     with pytest.raises(EnvironmentFault, match="--mode cpu"):
-        choose_mode(Options(mode=asked), ("H100",) * gpus, "this host")
+        choose_mode(SmokeOptions(mode=asked), ("H100",) * gpus, "this host")
 
 
 def test_a_run_without_containers_skips_what_needs_hosts_and_so_is_no_proof(tmp_path: Path) -> None:
     seen: list[str] = []
     watch = Watch(begun=lambda check: seen.append(check.name))
-    options = Options(runtime="process", mode="cpu", only=frozenset({"names", "limits"}))
+    options = SmokeOptions(runtime="process", mode="cpu", only=frozenset({"names", "limits"}))
     report = run_smoke(TARGET, options, store=Store(tmp_path), site=Site(), watch=watch)
     results = {check.name: check for check in report.checks}
     assert seen == list(results)
@@ -74,7 +74,10 @@ def test_a_run_without_containers_skips_what_needs_hosts_and_so_is_no_proof(tmp_
 def test_an_unknown_check_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no check is called pin"):
         run_smoke(
-            TARGET, Options(runtime="process", only=frozenset({"pin"})), store=Store(tmp_path), site=Site()
+            TARGET,
+            SmokeOptions(runtime="process", only=frozenset({"pin"})),
+            store=Store(tmp_path),
+            site=Site(),
         )
 
 
@@ -204,7 +207,7 @@ def test_nodes_reach_each_other_alone_and_have_limits(
         filters_internal=filters,
     )
     given = {1: {"cap_add": ["SYS_ADMIN"], "security_opt": ["apparmor=unconfined"], "pids_limit": 7}}
-    with runtime.start(made, TARGET, Options(nproc_per_node=2, containers=given), "cpu", "1"):
+    with runtime.start(made, TARGET, SmokeOptions(nproc_per_node=2, containers=given), "cpu", "1"):
         pass
     asked = [settings for name, settings in client.asked if name == "create"]
     network, first, second = asked
@@ -225,7 +228,7 @@ def test_an_engine_that_cannot_limit_is_not_asked_to() -> None:
     made = Engine(
         client=cast(Any, None), kind="podman", version="1", cores=4, memory_bytes=20 << 30, offers_gpus=False
     )
-    settings = runtime.confined(made, Options(), {})
+    settings = runtime.confined(made, SmokeOptions(), {})
     assert not {"pids_limit", "mem_limit", "memswap_limit"} & settings.keys()
     assert settings["cap_drop"] == ["ALL"]
 
@@ -338,17 +341,21 @@ def test_all_digits_that_npm_does_not_give_are_an_error(
 @pytest.mark.parametrize(
     ("options", "few", "full"),
     [
-        (Options(), True, False),
-        (Options(only=frozenset({"names"})), False, False),
-        (Options(scaling=Scaling(asked=True)), True, False),
-        (Options(only=frozenset({"scaling"}), scaling=Scaling(asked=True)), True, False),
-        (Options(only=frozenset({"scaling"}), scaling=Scaling(asked=True, full=True)), False, True),
-        (Options(scaling=Scaling(asked=True, full=True)), True, True),
-        (Options(only=frozenset({"scaling"}), scaling=Scaling(asked=True, workload="resnet")), False, False),
+        (SmokeOptions(), True, False),
+        (SmokeOptions(only=frozenset({"names"})), False, False),
+        (SmokeOptions(scaling=Scaling(asked=True)), True, False),
+        (SmokeOptions(only=frozenset({"scaling"}), scaling=Scaling(asked=True)), True, False),
+        (SmokeOptions(only=frozenset({"scaling"}), scaling=Scaling(asked=True, full=True)), False, True),
+        (SmokeOptions(scaling=Scaling(asked=True, full=True)), True, True),
+        (
+            SmokeOptions(only=frozenset({"scaling"}), scaling=Scaling(asked=True, workload="resnet")),
+            False,
+            False,
+        ),
     ],
 )
-def test_only_the_digits_that_are_needed_are_fetched(options: Options, few: bool, full: bool) -> None:
-    target = Target(reference="x", recipe="", lock="", pins=(("torch", "2.10.0"),))
+def test_only_the_digits_that_are_needed_are_fetched(options: SmokeOptions, few: bool, full: bool) -> None:
+    target = SmokeTarget(reference="x", recipe="", lock="", pins=(("torch", "2.10.0"),))
     assert _digits_needed(target, options) == (False,) * few + (True,) * full
     assert _digits_needed(TARGET, options) == (), "without torch nothing is trained"
 

@@ -16,11 +16,11 @@ from imagebuilder import catalog
 from imagebuilder.catalog import Framework
 from imagebuilder.smoke.checks import clock, disk, framework_reason, transport
 from imagebuilder.smoke.nodes import containers, packing, processes
-from imagebuilder.smoke.nodes.cluster import Layout, Outcome
+from imagebuilder.smoke.nodes.cluster import NodeLayout, Outcome
 from imagebuilder.smoke.session import MARKER, CheckFailed, Session
-from imagebuilder.smoke.target import Options, Target
+from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 
-TARGET = Target(reference="demo", recipe="demo", lock="", pins=())
+TARGET = SmokeTarget(reference="demo", recipe="demo", lock="", pins=())
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def session() -> Iterator[Session]:
     def none(_full: bool) -> Path:
         raise AssertionError("no digits are needed")
 
-    with processes.start(Options(), "cpu") as cluster:
-        yield Session(cluster, TARGET, Options(), "cpu", {}, none)
+    with processes.start(SmokeOptions(), "cpu") as cluster:
+        yield Session(cluster, TARGET, SmokeOptions(), "cpu", {}, none)
 
 
 def said(session: Session, code: int = 0, nonce: str = "", stderr: str = "", **words: object) -> Outcome:
@@ -119,7 +119,7 @@ def test_facts_are_what_this_python_has(session: Session) -> None:
 
 
 def test_patience_stretches_every_limit() -> None:
-    options = Options(patience=3.0)
+    options = SmokeOptions(patience=3.0)
     with processes.start(options, "cpu") as cluster:
         patient = Session(cluster, TARGET, options, "cpu", {}, lambda _: Path())
         assert patient._command(("true",), 10, None).timeout == 30
@@ -132,7 +132,7 @@ def pairs() -> Iterator[Session]:
     def none(_full: bool) -> Path:
         raise AssertionError("no digits are needed")
 
-    options = Options(nproc_per_node=2)
+    options = SmokeOptions(nproc_per_node=2)
     with processes.start(options, "cpu") as cluster:
         yield Session(cluster, TARGET, options, "cpu", {}, none)
 
@@ -166,7 +166,7 @@ def test_every_rank_is_told_who_and_where_it_is(pairs: Session) -> None:
 
 def test_a_job_may_have_another_layout_and_more_variables(pairs: Session) -> None:
     pairs.nodes[0].put("told.py", TOLD.encode())
-    layout = Layout(nnodes=1, nproc_per_node=2)
+    layout = NodeLayout(nnodes=1, nproc_per_node=2)
     outcomes = pairs.start("told.py", timeout=20, layout=layout, env={"EXTRA": "x"})
     assert [entry["told"][3:] for entry in pairs.ranks(outcomes, layout)] == [["2", "2", "x"]] * 2
     assert [(outcome.node, outcome.rank) for outcome in outcomes] == [("node0", 0), ("node0", 1)]
@@ -216,8 +216,8 @@ def test_a_check_without_a_framework_says_which_it_runs_with(session: Session) -
 
 @pytest.mark.usefixtures("frameworks")
 def test_nodes_look_for_the_frameworks_of_the_catalog() -> None:
-    with processes.start(Options(), "cpu") as cluster:
-        facts = Session(cluster, TARGET, Options(), "cpu", {}, lambda _: Path()).facts
+    with processes.start(SmokeOptions(), "cpu") as cluster:
+        facts = Session(cluster, TARGET, SmokeOptions(), "cpu", {}, lambda _: Path()).facts
     assert (facts["json"], facts["nowhere_to_be_found"]) == (True, False)
     assert {item.path.rpartition("/")[2]: item.data for item in packing.payload()}["frameworks.txt"] == (
         b"nowhere_to_be_found\njson\n"
@@ -261,9 +261,9 @@ def test_a_process_that_a_job_left_is_found(session: Session) -> None:
 
 def test_ranks_are_given_gpus_of_their_own_or_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    with processes.start(Options(nproc_per_node=2), "multi-gpu") as cluster:
+    with processes.start(SmokeOptions(nproc_per_node=2), "multi-gpu") as cluster:
         assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4,5", "6,7"]
-    with processes.start(Options(nproc_per_node=2), "one-gpu-shared") as cluster:
+    with processes.start(SmokeOptions(nproc_per_node=2), "one-gpu-shared") as cluster:
         assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4", "4"]
     asked = [containers._gpus("multi-gpu", node, 2)[0]["DeviceIDs"] for node in (0, 1)]
     assert asked == [["0", "1"], ["2", "3"]]
@@ -274,6 +274,6 @@ def test_ranks_are_given_gpus_of_their_own_or_share_one(monkeypatch: pytest.Monk
 def test_a_transport_that_is_asked_for_cannot_be_passed_over(session: Session) -> None:
     assert transport.CHECK.skip(session) == "no GPU here, so NCCL is not used"
     assert not transport.CHECK.is_required(session)
-    asked = Session(session.cluster, TARGET, Options(transport="ib"), "cpu", {}, lambda _: Path())
+    asked = Session(session.cluster, TARGET, SmokeOptions(transport="ib"), "cpu", {}, lambda _: Path())
     assert transport.CHECK.is_required(asked)
     assert [transport.expected(one) for one in (session, asked)] == ["any", "ib"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imagebuilder.errors import InputError
-from imagebuilder.smoke.target import Options, Scaling, from_labels
+from imagebuilder.smoke.target import Scaling, SmokeOptions, from_labels
 
 LABELS = {
     "org.opencontainers.image.title": "demo",
@@ -52,7 +52,7 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
 )
 def test_options_out_of_range_are_refused(wrong: dict[str, Any], where: str) -> None:
     with pytest.raises(InputError, match=where):
-        Options(**wrong)
+        SmokeOptions(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_options_out_of_range_are_refused(wrong: dict[str, Any], where: str) -> 
 )
 def test_options_that_cannot_be_run_are_refused(words: dict[str, Any], where: str) -> None:
     with pytest.raises(InputError) as caught:
-        Options(**words)
+        SmokeOptions(**words)
     assert str(caught.value).startswith(where)
 
 

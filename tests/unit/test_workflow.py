@@ -42,8 +42,14 @@ def image(recipe: Path, store: Store) -> ImageRecord:
 
 def test_an_image_that_was_never_built(recipe: Path, store: Store) -> None:
     for find in (built_image, last_image, require_in_step):
-        with pytest.raises(LockError, match="was not built yet"):
+        with pytest.raises(LockError) as caught:
             find(str(recipe), store)
+        assert str(caught.value) == (
+            f"{recipe}: its image is not in the store\n"
+            f"  -> run: imagebuilder build {recipe} "
+            "(an image of `build --engine docker` is in Docker, not in the store: "
+            "pass the NAME:TAG that the build printed to `smoke-test`, and push it with `docker push`)"
+        )
 
 
 def test_an_image_in_step_with_its_recipe(recipe: Path, store: Store, image: ImageRecord) -> None:

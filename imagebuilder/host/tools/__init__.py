@@ -1,17 +1,17 @@
-"""Where apt, dpkg and mmdebstrap run: on this host, or, where it lacks them, in a container.
+"""Run apt, dpkg and mmdebstrap: on this host, or in a container where the host lacks them.
 
-The commands are the same, and so are the bytes that they make.
+The commands are the same in both places, and so are the bytes that they make.
 
-    tools = toolbox.choose(site)
-    with tools.open(folder, network=False) as desk:
-        (folder / "order").write_text(...)          # as ever, on this host
-        desk.send("order")                          # what commands are to read
-        desk.run(["dpkg-deb", "--info", desk.folder / "x.deb"], timeout=60)
-        desk.bring("layer.tar")                     # what they wrote
+    tools = choose_tools(site)
+    with tools.open(folder, network=False) as sandbox:
+        (folder / "order").write_text(...)          # written on this host
+        sandbox.copy_in("order")                    # commands can read it now
+        sandbox.run(["dpkg-deb", "--info", sandbox.folder / "x.deb"], timeout=60)
+        sandbox.copy_out("layer.tar")               # this host can read it now
 
-A command names files below `desk.folder`. On this host that is the folder itself, and `send` and `bring` do
-nothing; in a container it is a copy, so an engine on another machine, or one that shares no folders of this
-one (Docker Desktop), does as well.
+A command names files below `sandbox.folder`. On this host that is the folder itself, and `copy_in` and
+`copy_out` do nothing. In a container it is a copy, so the engine may run on another machine, or share no
+folders with this one (Docker Desktop).
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from imagebuilder.host.site import Site
 log = logging.getLogger(__name__)
 
 NEEDED = ("apt-get", "dpkg-deb", "mmdebstrap", "unshare")
-"""What a host has to have, or else a container is used."""
+"""A host that lacks one of these uses a container."""
 
 
-class Desk(Protocol):
-    """A folder, and the tools that work in it."""
+class Sandbox(Protocol):
+    """A folder, and a place to run commands that work in it."""
 
     @property
     def folder(self) -> Path:
-        """The folder as commands name it."""
+        """The folder under the name that commands use."""
 
     @property
     def is_root(self) -> bool:
-        """True where commands run as root, if only in a container."""
+        """True where commands run as root, of this host or of a container."""
 
     @property
     def contained(self) -> bool:
-        """True where commands see none of this host's files but what was sent."""
+        """True where commands see only the files that were copied in."""
 
-    def send(self, *names: str) -> None:
-        """Let commands have files and folders below the folder, by their relative names; without one, all."""
+    def copy_in(self, *names: str) -> None:
+        """Make files and folders visible to commands. Names are relative to the folder; without any, all."""
 
-    def bring(self, name: str) -> None:
-        """Take back a file, or a folder with all that is in it, that commands wrote below the folder."""
+    def copy_out(self, name: str) -> None:
+        """Make a file or a whole folder that commands wrote below the folder visible to this host."""
 
     def has(self, path: Path) -> bool:
-        """Tell whether the tools see a file of this name: a keyring, say."""
+        """Return True if a file of this name, such as a keyring, exists where commands run."""
 
     def run(
         self,
@@ -67,15 +67,15 @@ class Desk(Protocol):
         check: bool = True,
         cwd: Path | None = None,
     ) -> process.Result:
-        """Run a command in the folder, or in `cwd`; as `process.run` does, with the same errors."""
+        """Run a command in the folder, or in `cwd`. Arguments and errors are those of `process.run`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Toolbox:
-    """Where the tools are.
+class Tools:
+    """Where commands run.
 
     Attributes:
-        site: of the container that has them, how it is made and reaches the outside; None on this host.
+        site: the settings for the container: its image, mirrors and proxies; None on this host.
 
     """
 
@@ -83,55 +83,55 @@ class Toolbox:
 
     @property
     def contained(self) -> bool:
-        """True where the tools are in a container."""
+        """True where commands run in a container."""
         return self.site is not None
 
     @contextlib.contextmanager
-    def open(self, folder: Path, *, network: bool, shares: Sequence[Path] = ()) -> Iterator[Desk]:
-        """Set the tools up at a folder of this host; a container lives until the end, whatever ends it.
+    def open(self, folder: Path, *, network: bool, shares: Sequence[Path] = ()) -> Iterator[Sandbox]:
+        """Yield a sandbox for a folder of this host. A container is removed at the end, also after an error.
 
         Args:
-            folder: an existing folder; what commands write stays where they ran, until `bring`.
-            network: True for commands that fetch. In a container without it they may make
-                namespaces, and mount in them, which making a root needs; with it they may not.
-            shares: folders of this host that commands may read under their own names.
+            folder: an existing folder. In a container, `copy_out` fetches what commands wrote.
+            network: True for commands that fetch. Only a container without a network lets commands create
+                namespaces and mount in them, which installing packages needs.
+            shares: folders of this host that commands may read, under the same names.
 
         Raises:
-            EnvironmentFault: no engine answers, or it has no image with the tools and cannot get one.
+            EnvironmentFault: no engine answers, or the image with the tools can be neither found nor made.
 
         """
         if self.site is None:
-            yield HostDesk(folder=folder)
+            yield HostSandbox(folder=folder)
             return
         from imagebuilder.host.tools.container import open_container  # late: it loads the docker SDK
 
-        with open_container(self.site, folder, network=network, shares=shares) as desk:
-            yield desk
+        with open_container(self.site, folder, network=network, shares=shares) as sandbox:
+            yield sandbox
 
 
-HOST = Toolbox()
+HOST = Tools()
 """The tools of this host."""
 
 
-def choose(site: Site) -> Toolbox:
-    """Take this host's tools or a container's, as the site says; nothing is started yet."""
+def choose_tools(site: Site) -> Tools:
+    """Choose this host or a container, as the site file says. Starts nothing."""
     where = site.tools.where
     if where == "auto":
         where = "container" if missing() else "host"
         log.info(
             "apt, dpkg and mmdebstrap run %s", "in a container" if where == "container" else "on this host"
         )
-    return Toolbox(site=site) if where == "container" else HOST
+    return Tools(site=site) if where == "container" else HOST
 
 
 def missing() -> tuple[str, ...]:
-    """Name the tools that this host lacks."""
+    """Return the names of the tools that this host lacks."""
     return tuple(name for name in NEEDED if not shutil.which(name, path=_path()))
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostDesk:
-    """Tools of this host, and the folder itself."""
+class HostSandbox:
+    """Runs commands on this host, in the folder itself."""
 
     folder: Path
     contained: bool = False
@@ -141,14 +141,14 @@ class HostDesk:
         """True where this process is root."""
         return os.geteuid() == 0
 
-    def send(self, *names: str) -> None:
-        """Do nothing: commands see the folder."""
+    def copy_in(self, *names: str) -> None:
+        """Do nothing: commands work in the folder itself."""
 
-    def bring(self, name: str) -> None:
-        """Do nothing: commands wrote into the folder."""
+    def copy_out(self, name: str) -> None:
+        """Do nothing: commands work in the folder itself."""
 
     def has(self, path: Path) -> bool:
-        """Look on this host."""
+        """Return True if this host has the file."""
         return path.is_file()
 
     def run(
@@ -166,5 +166,5 @@ class HostDesk:
 
 
 def _path() -> str:
-    # chroot and others are where only root's path leads.
+    # chroot and others are in folders that only root's PATH names.
     return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"

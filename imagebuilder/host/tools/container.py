@@ -56,26 +56,26 @@ _UNFILTERED = ("apparmor=unconfined", "seccomp=unconfined", "label=disable")
 @contextlib.contextmanager
 def open_container(
     site: Site, folder: Path, *, network: bool, shares: Sequence[Path] = ()
-) -> Iterator[ContainerDesk]:
-    """Start a container with the tools, and remove it at the end; see `Toolbox.open`."""
+) -> Iterator[ContainerSandbox]:
+    """Start a container with the tools, and remove it at the end; see `Tools.open`."""
     with _engine() as engine:
         leftovers.sweep(engine)
         base = images.find(engine, site.tools.image, PLATFORM)
         made = images.made_from(engine, base)
         with contextlib.ExitStack() as stack:
-            desk = None
+            sandbox = None
             if made is None:
-                desk = stack.enter_context(_started(engine, base, folder, network=network, shares=shares))
-                if images.lacks(desk):
+                sandbox = stack.enter_context(_started(engine, base, folder, network=network, shares=shares))
+                if images.lacks(sandbox):
                     stack.close()
                     with _started(engine, base, folder, network=True, shares=()) as fresh:
                         made = images.make(base, fresh, site)
-                    desk = None
-            if desk is None:
-                desk = stack.enter_context(
+                    sandbox = None
+            if sandbox is None:
+                sandbox = stack.enter_context(
                     _started(engine, str(made), folder, network=network, shares=shares)
                 )
-            yield desk
+            yield sandbox
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def _engine() -> Iterator[Engine]:
 @contextlib.contextmanager
 def _started(
     engine: Engine, image: str, folder: Path, *, network: bool, shares: Sequence[Path]
-) -> Iterator[ContainerDesk]:
+) -> Iterator[ContainerSandbox]:
     run_id = f"tools-{secrets.token_hex(6)}"
     api: Any = engine.client.api
     powers = (
@@ -127,15 +127,15 @@ def _started(
             api.start(container)
         # The SDK keeps the connection in the response, and closing the file of its socket leaves it open.
         with contextlib.closing(held._response):  # noqa: SLF001
-            desk = ContainerDesk(engine=engine, container=container, source=folder)
-            desk.run(["mkdir", "-p", FOLDER], timeout=60, cwd=Path("/"))
-            yield desk
+            sandbox = ContainerSandbox(engine=engine, container=container, source=folder)
+            sandbox.run(["mkdir", "-p", FOLDER], timeout=60, cwd=Path("/"))
+            yield sandbox
     finally:
         leftovers.remove(engine, run_id)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContainerDesk:
+class ContainerSandbox:
     """Tools in a running container; `source` is the folder on this host, `folder` its copy in there."""
 
     engine: Engine
@@ -146,13 +146,13 @@ class ContainerDesk:
     contained: bool = True
     _expired: threading.Event = field(default_factory=threading.Event)
 
-    def send(self, *names: str) -> None:
+    def copy_in(self, *names: str) -> None:
         """Copy files and folders into the container, all of them root's."""
         api: Any = self.engine.client.api
         with explained("copying files into the container of the tools"):
             api.put_archive(self.container, str(self.folder), _packed(self.source, names or ("",)))
 
-    def bring(self, name: str) -> None:
+    def copy_out(self, name: str) -> None:
         """Copy a file or a folder out of the container, over what is there."""
         api: Any = self.engine.client.api
         place = self.source / name

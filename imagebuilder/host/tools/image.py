@@ -16,8 +16,8 @@ from imagebuilder.host.site import apt_conf, redact
 
 if TYPE_CHECKING:
     from imagebuilder.host.site import Site
-    from imagebuilder.host.tools import Desk
-    from imagebuilder.host.tools.container import ContainerDesk
+    from imagebuilder.host.tools import Sandbox
+    from imagebuilder.host.tools.container import ContainerSandbox
 
 log = logging.getLogger(__name__)
 
@@ -88,12 +88,12 @@ def made_from(engine: Engine, base: str) -> str | None:
     return name
 
 
-def lacks(desk: Desk) -> tuple[str, ...]:
+def lacks(sandbox: Sandbox) -> tuple[str, ...]:
     """Name the tools that are not in a container."""
-    return tuple(desk.run(["sh", "-c", _PROBE], timeout=60).stdout.split())
+    return tuple(sandbox.run(["sh", "-c", _PROBE], timeout=60).stdout.split())
 
 
-def make(base: str, desk: ContainerDesk, site: Site) -> str:
+def make(base: str, sandbox: ContainerSandbox, site: Site) -> str:
     """Install the tools in a container of the base, and keep that as an image; gives its name.
 
     The site's proxies, CA and mirror are used and not kept.
@@ -102,23 +102,23 @@ def make(base: str, desk: ContainerDesk, site: Site) -> str:
         EnvironmentFault: the packages cannot be installed; in apt's words.
 
     """
-    if "apt-get" in lacks(desk):
+    if "apt-get" in lacks(sandbox):
         raise EnvironmentFault(f"the image `{site.tools.image}` has no apt-get", hint=_SETTING)
     log.warning("installing mmdebstrap into an image made from %s, once", site.tools.image)
     env = {**site.proxy_environment(), "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     options = [pair for pair in site.apt_options if not Path(pair[1]).is_absolute()]
     if site.ca_bundle:
-        desk.put(_CA, site.ca_bundle.read_bytes(), mode=0o644)  # apt reads it as a user of its own
+        sandbox.put(_CA, site.ca_bundle.read_bytes(), mode=0o644)  # apt reads it as a user of its own
         options.append(("Acquire::https::CaInfo", _CA))
-    desk.put(_CONF, apt_conf(options).encode())
+    sandbox.put(_CONF, apt_conf(options).encode())
     # The mirror may be another distribution's: then the image's own sources count.
     sources = [_MIRROR_OPTIONS, []] if site.apt_mirror.startswith("http") else [[]]
     if len(sources) > 1:
-        desk.run(["sh", "-c", _MIRROR_SOURCE], timeout=60, env={"MIRROR": site.apt_mirror})
+        sandbox.run(["sh", "-c", _MIRROR_SOURCE], timeout=60, env={"MIRROR": site.apt_mirror})
     said = ""
     for chosen in sources:
         for words in (("update", "-qq", "--error-on=any"), _INSTALL):
-            result = desk.run(
+            result = sandbox.run(
                 ["apt-get", "-c", _CONF, *chosen, *words], timeout=_INSTALL_LIMIT, env=env, check=False
             )
             if result.code != 0:
@@ -132,11 +132,11 @@ def make(base: str, desk: ContainerDesk, site: Site) -> str:
             + "\n".join(said.splitlines()[-_TAIL:]),
             hint=f"check the proxy and the mirror, or {_SETTING}",
         )
-    desk.run(["sh", "-c", f"apt-get clean; rm -rf /var/lib/apt/lists/* {_CA} {_LIST} {_CONF}"], timeout=60)
+    sandbox.run(["sh", "-c", f"apt-get clean; rm -rf /var/lib/apt/lists/* {_CA} {_LIST} {_CONF}"], timeout=60)
     name = _name(base)
     repository, _, tag = name.partition(":")
     with explained("keeping the image of the tools"):
-        desk.engine.client.api.commit(desk.container, repository=repository, tag=tag)
+        sandbox.engine.client.api.commit(sandbox.container, repository=repository, tag=tag)
     return name
 
 

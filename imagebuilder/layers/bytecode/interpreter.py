@@ -19,7 +19,7 @@ from typing import Self
 from imagebuilder.bases import tree
 from imagebuilder.core.process import CommandError
 from imagebuilder.errors import BuildError
-from imagebuilder.host.tools import HOST, Desk, Toolbox
+from imagebuilder.host.tools import HOST, Sandbox, Tools
 from imagebuilder.layers import hooks
 from imagebuilder.lock.model import BaseLayer
 from imagebuilder.plan import BytecodeLayer
@@ -42,9 +42,9 @@ class Interpreter:
 
     """
 
-    def __init__(self, desk: Desk, folder: Path, release: str, title: str) -> None:
+    def __init__(self, sandbox: Sandbox, folder: Path, release: str, title: str) -> None:
         self.folder = folder
-        self._desk = desk
+        self._sandbox = sandbox
         self._release = release
         self._title = title
         # A run takes all cores for itself.
@@ -64,16 +64,16 @@ class Interpreter:
 
         """
         with self._guard:
-            self._desk.send(reads)
+            self._sandbox.copy_in(reads)
             arguments = (f"hooks/{script}", reads, writes, self._release)
-            _run(self._desk, self._title, "hooks/python.sh", f"python{self._release}", *arguments)
-            self._desk.bring(writes)
+            _run(self._sandbox, self._title, "hooks/python.sh", f"python{self._release}", *arguments)
+            self._sandbox.copy_out(writes)
 
 
 class Interpreters:
     """The Pythons of one build, each unpacked when a layer needs it for the first time; a context manager."""
 
-    def __init__(self, store: Store, tools: Toolbox = HOST) -> None:
+    def __init__(self, store: Store, tools: Tools = HOST) -> None:
         """Prepare; nothing is unpacked or started yet.
 
         Args:
@@ -116,14 +116,14 @@ class Interpreters:
         with self._guard:
             if key not in self._ready:
                 folder = self._open.enter_context(self._store.work())
-                desk = self._open.enter_context(self._tools.open(folder, network=False))
-                _unpack(layer, downloads, self._store, desk, folder)
-                self._ready[key] = Interpreter(desk, folder, layer.python, layer.title)
+                sandbox = self._open.enter_context(self._tools.open(folder, network=False))
+                _unpack(layer, downloads, self._store, sandbox, folder)
+                self._ready[key] = Interpreter(sandbox, folder, layer.python, layer.title)
             return self._ready[key]
 
 
 def _unpack(
-    layer: BytecodeLayer, downloads: Mapping[str, Path], store: Store, desk: Desk, folder: Path
+    layer: BytecodeLayer, downloads: Mapping[str, Path], store: Store, sandbox: Sandbox, folder: Path
 ) -> None:
     names = ["packages", "hooks"]
     for name in names:
@@ -136,8 +136,8 @@ def _unpack(
     if layer.below:
         names.append("base.tar")
         write_base(layer.below, layer.title, store, folder / "base.tar")
-    desk.send(*names)
-    _run(desk, layer.title, "hooks/unpack.sh")
+    sandbox.copy_in(*names)
+    _run(sandbox, layer.title, "hooks/unpack.sh")
 
 
 def write_base(below: Sequence[BaseLayer], title: str, store: Store, place: Path) -> None:
@@ -158,9 +158,9 @@ def _keep(folder: tree.Node, path: str) -> None:
             del folder.children[name]
 
 
-def _run(desk: Desk, title: str, *words: str) -> None:
+def _run(sandbox: Sandbox, title: str, *words: str) -> None:
     try:
-        desk.run(["sh", *words], timeout=_SECONDS, cwd=desk.folder)
+        sandbox.run(["sh", *words], timeout=_SECONDS, cwd=sandbox.folder)
     except CommandError as error:
         raise hooks.refused(error, title) or BuildError(
             f"compiling modules with the image's own Python failed:\n{error}",

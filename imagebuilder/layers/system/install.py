@@ -24,7 +24,7 @@ from imagebuilder.core.progress import Advance
 from imagebuilder.debian import suites
 from imagebuilder.errors import BuildError, EnvironmentFault, LockError, Problem
 from imagebuilder.host import aptmirrors, emulation
-from imagebuilder.host.tools import HOST, Desk, Toolbox
+from imagebuilder.host.tools import HOST, Sandbox, Tools
 from imagebuilder.layers import hooks
 from imagebuilder.layers.archive import compress_tar, settle_headers
 from imagebuilder.layers.system import debs as order
@@ -48,7 +48,7 @@ _NO_NAMESPACE = re.compile(r"unshare(?: failed)?: .*not permitted|newuidmap|subu
 
 
 def build_os_layer(
-    layer: OsLayer, debs: Mapping[str, Path], store: Store, advance: Advance, tools: Toolbox = HOST
+    layer: OsLayer, debs: Mapping[str, Path], store: Store, advance: Advance, tools: Tools = HOST
 ) -> LayerRecord:
     """Install the layer's packages into an empty root, with its user and an empty venv.
 
@@ -70,7 +70,7 @@ def build_os_layer(
 
 
 def build_os_parts(
-    parts: Sequence[OsPart], debs: Mapping[str, Path], store: Store, advance: Advance, tools: Toolbox = HOST
+    parts: Sequence[OsPart], debs: Mapping[str, Path], store: Store, advance: Advance, tools: Tools = HOST
 ) -> tuple[LayerRecord, ...]:
     """Install a system as `build_os_layer` does, and make a layer of each of its parts.
 
@@ -95,23 +95,23 @@ def build_os_parts(
 
 
 @contextmanager
-def _installed(layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: Toolbox) -> Iterator[BinaryIO]:
+def _installed(layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: Tools) -> Iterator[BinaryIO]:
     """Make a root of a layer's packages; gives its tar, or that of what changed in the base below."""
-    with store.work() as folder, tools.open(folder, network=False) as desk:
-        hand_in(layer, debs, folder, desk, tools)
+    with store.work() as folder, tools.open(folder, network=False) as sandbox:
+        hand_in(layer, debs, folder, sandbox, tools)
         if isinstance(layer, UpperOsLayer):
-            desk.send(*incremental.lay_out(layer, store, folder, folder / HANDED))
-            run_in_root(layer, desk, incremental.last_hooks(desk.folder / _TAR))
+            sandbox.copy_in(*incremental.lay_out(layer, store, folder, folder / HANDED))
+            run_in_root(layer, sandbox, incremental.last_hooks(sandbox.folder / _TAR))
         else:
-            run_in_root(layer, desk, _FINISH, _TAR)
+            run_in_root(layer, sandbox, _FINISH, _TAR)
         shutil.rmtree(folder / HANDED)
-        desk.bring(_TAR)
+        sandbox.copy_out(_TAR)
         with (folder / _TAR).open("r+b") as stream:
             settle_headers(stream)
             yield stream
 
 
-def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, desk: Desk, tools: Toolbox) -> None:
+def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, sandbox: Sandbox, tools: Tools) -> None:
     """Lay out what goes into a root: the hooks, the packages, their rounds, and apt's sources of the image.
 
     All is copied to `HANDED` in the folder, because a namespace's user may not be able to read this user's
@@ -123,23 +123,23 @@ def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, desk: Desk, 
         EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
 
     """
-    _require_namespaces(desk)
+    _require_namespaces(sandbox)
     handed = folder / HANDED
     _copy_in(layer, debs, handed)
-    desk.send(f"{HANDED}/debs", f"{HANDED}/hooks")
-    if desk.is_root:
-        _require_user_namespace(desk)
-    _lay_out(handed, _packages(layer, desk))
+    sandbox.copy_in(f"{HANDED}/debs", f"{HANDED}/hooks")
+    if sandbox.is_root:
+        _require_user_namespace(sandbox)
+    _lay_out(handed, _packages(layer, sandbox))
     # The distribution's own mirrors, not the site's: those are nobody's business but this host's.
     mirrors = aptmirrors.default(layer.distribution, layer.suite, layer.architecture, tools)
     (handed / "sources").write_text(
         suites.sources(layer.distribution, layer.suite, mirrors), encoding="utf-8"
     )
-    desk.send(f"{HANDED}/rounds", f"{HANDED}/sources")
+    sandbox.copy_in(f"{HANDED}/rounds", f"{HANDED}/sources")
 
 
 def relations(
-    layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: Toolbox = HOST
+    layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: Tools = HOST
 ) -> tuple[order.Package, ...]:
     """Read what a layer's packages say of themselves.
 
@@ -148,20 +148,20 @@ def relations(
         EnvironmentFault: there is no dpkg.
 
     """
-    with store.work() as folder, tools.open(folder, network=False) as desk:
+    with store.work() as folder, tools.open(folder, network=False) as sandbox:
         _copy_in(layer, debs, folder / HANDED)
-        desk.send(f"{HANDED}/debs")
-        return _packages(layer, desk)
+        sandbox.copy_in(f"{HANDED}/debs")
+        return _packages(layer, sandbox)
 
 
-def run_in_root(layer: OsLayer, desk: Desk, last: Sequence[str], output: str = "") -> None:
+def run_in_root(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str = "") -> None:
     """Make a root of a layer's packages, and do in it what the last hooks say.
 
     Args:
         layer: what is installed.
-        desk: where it was handed in.
+        sandbox: where it was handed in.
         last: options of mmdebstrap that come after the packages are installed.
-        output: in the desk's folder, the tar of the whole root; "" where only the hooks count.
+        output: in the sandbox's folder, the tar of the whole root; "" where only the hooks count.
 
     Raises:
         BuildError: a package's own script or a hook failed, or the packages do not fit together.
@@ -169,10 +169,10 @@ def run_in_root(layer: OsLayer, desk: Desk, last: Sequence[str], output: str = "
 
     """
     # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
-    env = _environment(layer) | ({"TMPDIR": str(desk.folder)} if desk.is_root else {})
+    env = _environment(layer) | ({"TMPDIR": str(sandbox.folder)} if sandbox.is_root else {})
     try:
-        # Not in the desk's folder: a namespace's user may not be there, and find(1) wants to come back.
-        desk.run(_command(layer, desk, last, output), timeout=_LIMIT, env=env, cwd=Path("/"))
+        # Not in the sandbox's folder: a namespace's user may not be there, and find(1) wants to come back.
+        sandbox.run(_command(layer, sandbox, last, output), timeout=_LIMIT, env=env, cwd=Path("/"))
     except CommandError as error:
         raise _explain(error, layer) from error
 
@@ -188,7 +188,7 @@ def _copy_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
             link_or_copy(debs[deb.sha256], place)
 
 
-def _packages(layer: OsLayer, desk: Desk) -> tuple[order.Package, ...]:
+def _packages(layer: OsLayer, sandbox: Sandbox) -> tuple[order.Package, ...]:
     """Read the packages' own fields, all with one command: in a container each one takes its time.
 
     Nothing of a package has run by then: one that is not what the lock says never does.
@@ -197,8 +197,8 @@ def _packages(layer: OsLayer, desk: Desk) -> tuple[order.Package, ...]:
     names = [deb.name for deb in debs]
     fields = " ".join(order.FIELDS)
     script = f'for deb; do dpkg-deb --field "$deb" {fields} || exit; printf "\\0"; done'
-    files = [desk.folder / HANDED / "debs" / f"{name}.deb" for name in names]
-    said = desk.run(["sh", "-c", script, "sh", *files], timeout=60 + len(files)).stdout
+    files = [sandbox.folder / HANDED / "debs" / f"{name}.deb" for name in names]
+    said = sandbox.run(["sh", "-c", script, "sh", *files], timeout=60 + len(files)).stdout
     packages = tuple(order.parse_package(control) for control in said.split("\0")[:-1])
     problems = order.problems(packages, debs)
     if layer.asked and not isinstance(layer, UpperOsLayer):
@@ -217,13 +217,13 @@ def _lay_out(folder: Path, packages: Sequence[order.Package]) -> None:
         (folder / "rounds" / f"{number:02}").write_text(lines, encoding="utf-8")
 
 
-def _command(layer: OsLayer, desk: Desk, last: Sequence[str], output: str) -> tuple[str, ...]:
+def _command(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str) -> tuple[str, ...]:
     start: tuple[str, ...] = ("mmdebstrap", "--mode=unshare")
     # mmdebstrap removes and writes files in the new root itself, and would follow a package's links.
     hide: tuple[str, ...] = (f'--setup-hook=perl "$1/{HANDED}/hooks/{hooks.CONFINE}" around "$1"',)
-    if desk.is_root:
+    if sandbox.is_root:
         # By itself mmdebstrap makes no user namespace for root: this host's root would install.
-        start, hide = (*_as_another_user(desk), "mmdebstrap", "--mode=root"), ()
+        start, hide = (*_as_another_user(sandbox), "mmdebstrap", "--mode=root"), ()
     above = isinstance(layer, UpperOsLayer)
     return (
         *start,
@@ -236,13 +236,13 @@ def _command(layer: OsLayer, desk: Desk, last: Sequence[str], output: str) -> tu
         # No mounts: each command in the root gets its own.
         "--skip=update,check/qemu,chroot/mount,"
         + ("cleanup,chroot/policy-rc.d,chroot/start-stop-daemon" if above else "cleanup/apt,output/dev"),
-        f"--setup-hook=copy-in {shlex.quote(str(desk.folder / HANDED))} /",
+        f"--setup-hook=copy-in {shlex.quote(str(sandbox.folder / HANDED))} /",
         *hide,
-        *(incremental.setup_hooks(desk.folder) if above else (_EXTRACT,)),
+        *(incremental.setup_hooks(sandbox.folder) if above else (_EXTRACT,)),
         '--essential-hook=sh "$1/imagebuilder/hooks/install.sh" "$1"',
         *last,
         layer.suite,
-        str(desk.folder / output) if output else os.devnull,
+        str(sandbox.folder / output) if output else os.devnull,
         # A source that is never read, in place of mmdebstrap's default.
         "deb copy:///imagebuilder ./",
     )
@@ -269,24 +269,24 @@ def _environment(layer: OsLayer) -> dict[str, str]:
     }
 
 
-def _as_another_user(desk: Desk) -> tuple[str, ...]:
+def _as_another_user(sandbox: Sandbox) -> tuple[str, ...]:
     """Begin a command that root runs as a user without files on this host, who is root in a namespace."""
-    return ("perl", str(desk.folder / HANDED / "hooks" / hooks.CONFINE), "tools", str(desk.folder))
+    return ("perl", str(sandbox.folder / HANDED / "hooks" / hooks.CONFINE), "tools", str(sandbox.folder))
 
 
-def _require_user_namespace(desk: Desk) -> None:
+def _require_user_namespace(sandbox: Sandbox) -> None:
     """Make sure that root can have one: a kernel or a container may refuse."""
     try:
-        desk.run([*_as_another_user(desk), "true"], timeout=60)
+        sandbox.run([*_as_another_user(sandbox), "true"], timeout=60)
     except CommandError as error:
         raise hooks.refused(error) or error from error
 
 
-def _require_namespaces(desk: Desk) -> None:
+def _require_namespaces(sandbox: Sandbox) -> None:
     """Make sure, before minutes of work, that this user may make a root of their own."""
     try:
-        probe = ("--version",) if desk.is_root else ("--unshare-helper", "true")
-        desk.run(["mmdebstrap", *probe], timeout=60)
+        probe = ("--version",) if sandbox.is_root else ("--unshare-helper", "true")
+        sandbox.run(["mmdebstrap", *probe], timeout=60)
     except EnvironmentFault as error:
         raise EnvironmentFault(str(error), hint=suites.INSTALL_HINT.format("mmdebstrap")) from error
     except CommandError as error:

@@ -15,14 +15,14 @@ from imagebuilder.publish.attest.provenance import LOCK, RECIPE, Origin
 from imagebuilder.registry.artefacts import Artefact, Part
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST, Descriptor
 from imagebuilder.store import ImageRecord, IndexRecord, Store
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 
 # Where cosign and others look for what a statement is about.
 PREDICATE_TYPE = "in-toto.io/predicate-type"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class DocumentKind:
     """One kind of document: what people call it, its type as an artefact, and its files with their types."""
 
     name: str
@@ -31,28 +31,28 @@ class Kind:
     annotations: tuple[tuple[str, str], ...] = ()
 
 
-SPDX = Kind(
+SPDX = DocumentKind(
     name="SPDX",
     artifact_type="application/spdx+json",
     files=(("sbom.spdx.json", "application/spdx+json"),),
 )
-CYCLONEDX = Kind(
+CYCLONEDX = DocumentKind(
     name="CycloneDX",
     artifact_type="application/vnd.cyclonedx+json",
     files=(("sbom.cdx.json", "application/vnd.cyclonedx+json"),),
 )
-PROVENANCE = Kind(
+PROVENANCE = DocumentKind(
     name="provenance",
     artifact_type="application/vnd.in-toto+json",
     files=(("provenance.json", "application/vnd.in-toto+json"),),
     annotations=((PREDICATE_TYPE, provenance.PREDICATE),),
 )
-REPORT = Kind(
+REPORT = DocumentKind(
     name="report",
     artifact_type="application/vnd.imagebuilder.smoke-report.v1+json",
     files=(("smoke-report.json", "application/vnd.imagebuilder.smoke-report.v1+json"),),
 )
-SOURCE = Kind(
+SOURCE = DocumentKind(
     name="source",
     artifact_type="application/vnd.imagebuilder.source.v1",
     files=((RECIPE, "application/yaml"), (LOCK, "application/vnd.imagebuilder.lock.v1+json")),
@@ -61,10 +61,10 @@ KINDS = (SPDX, CYCLONEDX, PROVENANCE, REPORT, SOURCE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
+class ImageDocument:
     """The files of one kind, by name."""
 
-    kind: Kind
+    kind: DocumentKind
     files: Mapping[str, bytes]
 
     def artefact(self, subject: Descriptor) -> Artefact:
@@ -97,8 +97,8 @@ def subject_of(image: ImageRecord | IndexRecord, store: Store) -> Descriptor:
 
 
 def documents(
-    image: ImageRecord, store: Store, source: Source, waivers: tuple[str, ...] = (), created: int = 0
-) -> tuple[Document, ...]:
+    image: ImageRecord, store: Store, source: RecipeSource, waivers: tuple[str, ...] = (), created: int = 0
+) -> tuple[ImageDocument, ...]:
     """Write all documents of an image: bills of materials, report, source, and provenance over them all.
 
     A push attaches these files and nothing else, besides signatures over them.
@@ -143,7 +143,7 @@ def documents(
         )
         found.append(_single(PROVENANCE, provenance.statement(origin)))
     texts = {RECIPE: source.recipe.encode(), LOCK: source.lock.encode()}
-    return (*found, Document(kind=SOURCE, files=texts))
+    return (*found, ImageDocument(kind=SOURCE, files=texts))
 
 
 def claimed_time(environment: Mapping[str, str] = os.environ) -> int:
@@ -161,12 +161,12 @@ def claimed_time(environment: Mapping[str, str] = os.environ) -> int:
     return int(text)
 
 
-def _single(kind: Kind, data: bytes) -> Document:
+def _single(kind: DocumentKind, data: bytes) -> ImageDocument:
     ((name, _),) = kind.files
-    return Document(kind=kind, files={name: data})
+    return ImageDocument(kind=kind, files={name: data})
 
 
-def _report(image: ImageRecord, store: Store) -> tuple[Document, ...]:
+def _report(image: ImageRecord, store: Store) -> tuple[ImageDocument, ...]:
     path = store.report(image.manifest)
     if not path.exists():
         return ()
@@ -180,7 +180,7 @@ def _report(image: ImageRecord, store: Store) -> tuple[Document, ...]:
     return (_single(REPORT, found.data),)
 
 
-def kind_of(artifact_type: str, annotations: Mapping[str, Any]) -> Kind | None:
+def kind_of(artifact_type: str, annotations: Mapping[str, Any]) -> DocumentKind | None:
     """Recognise one of our kinds; None for what others attach."""
     for kind in KINDS:
         if kind.artifact_type == artifact_type and all(

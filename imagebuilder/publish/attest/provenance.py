@@ -18,7 +18,7 @@ from imagebuilder.lock.model import Lock
 from imagebuilder.plan import Plan
 from imagebuilder.publish.attest.sbom import image_purl, purl
 from imagebuilder.store import ImageRecord, LayerRecord
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
@@ -43,7 +43,7 @@ class Origin:
     image: ImageRecord
     plan: Plan
     lock: Lock
-    source: Source
+    source: RecipeSource
     records: tuple[LayerRecord | None, ...]
     waivers: tuple[str, ...] = ()
     byproducts: Mapping[str, bytes]

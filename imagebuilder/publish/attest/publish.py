@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imagebuilder.publish.attest import envelope, signature
-from imagebuilder.publish.attest.bundle import PROVENANCE, Document
+from imagebuilder.publish.attest.bundle import PROVENANCE, ImageDocument
 from imagebuilder.registry import artefacts
 from imagebuilder.registry.client import Client
 from imagebuilder.registry.reader import Descriptor
@@ -26,7 +26,7 @@ class Attached:
 def attach(
     client: Client,
     subject: Descriptor,
-    documents: tuple[Document, ...],
+    documents: tuple[ImageDocument, ...],
     key: EllipticCurvePrivateKey | None = None,
 ) -> Attached:
     """Attach documents to an image, and sign the image and each of them; the provenance as cosign does, too.

@@ -13,7 +13,7 @@ from imagebuilder.core.reference import Reference, parse
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError, RegistryError
 from imagebuilder.publish.attest import envelope, signature
-from imagebuilder.publish.attest.bundle import Kind, kind_of
+from imagebuilder.publish.attest.bundle import DocumentKind, kind_of
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client, Options
 from imagebuilder.registry.reader import Descriptor, ImageManifest
@@ -33,7 +33,7 @@ _MOST_BYTES = 128 << 20
 class Attachment:
     """One of our documents, as attached: its files by name; `signed` with the given key, or at all."""
 
-    kind: Kind
+    kind: DocumentKind
     digest: str
     files: Mapping[str, bytes]
     signed: bool

@@ -21,20 +21,20 @@ from imagebuilder.lock.model import Lock
 from imagebuilder.plan import KeysLayer, Plan
 from imagebuilder.publish import proof
 from imagebuilder.publish.attest import provenance, sbom
-from imagebuilder.publish.attest.bundle import CYCLONEDX, PROVENANCE, REPORT, SOURCE, SPDX, Kind
+from imagebuilder.publish.attest.bundle import CYCLONEDX, PROVENANCE, REPORT, SOURCE, SPDX, DocumentKind
 from imagebuilder.publish.attest.provenance import LOCK, RECIPE, Claim
 from imagebuilder.publish.attest.published import Attachment, Published
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client
 from imagebuilder.store import Store
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 
 Status = Literal["passed", "failed", "not checked"]
 _Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class VerifyCheck:
     """One thing that was looked at, and what came of it."""
 
     name: str
@@ -56,9 +56,9 @@ class Verification:
 
     reference: str
     digest: str
-    checks: tuple[Check, ...]
+    checks: tuple[VerifyCheck, ...]
     waivers: tuple[str, ...]
-    source: Source | None
+    source: RecipeSource | None
 
     @property
     def passed(self) -> bool:
@@ -67,7 +67,7 @@ class Verification:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class VerifyTask:
     """What to check an image against.
 
     Attributes:
@@ -80,7 +80,7 @@ class Question:
 
     published: Published
     keyed: bool
-    own: Source | None
+    own: RecipeSource | None
     store: Store
 
 
@@ -88,36 +88,36 @@ class _RefusedError(Exception):
     """A document is not what it should be; says why."""
 
 
-def verify(question: Question, client: Client) -> Verification:
+def verify(task: VerifyTask, client: Client) -> Verification:
     """Check an image. What is wrong with it is in the answer, never raised.
 
     Raises:
         RegistryError: the registry cannot be reached.
 
     """
-    image = question.published
-    checks = [signature_check(signed=image.signed, signed_for=image.signed_for, keyed=question.keyed)]
-    source, check = _only(question, SOURCE, lambda found: _source(found, question.published))
+    image = task.published
+    checks = [signature_check(signed=image.signed, signed_for=image.signed_for, keyed=task.keyed)]
+    source, check = _only(task, SOURCE, lambda found: _source(found, task.published))
     checks.append(check)
     lock = source[1] if source else None
     plan: Plan | None = None
-    tool = _tool(question)
+    tool = _tool(task)
     if source:
-        plan, check = _plan(question, source[0], tool)
+        plan, check = _plan(task, source[0], tool)
         checks.append(check)
-    if question.own is not None:
-        checks.append(_own(question.own, source[0] if source else None, question.published.platform))
-    claims, check = _claims(question, source[0] if source else None, plan)
-    checks += [check, _attestation(question)]
+    if task.own is not None:
+        checks.append(_own(task.own, source[0] if source else None, task.published.platform))
+    claims, check = _claims(task, source[0] if source else None, plan)
+    checks += [check, _attestation(task)]
     for kind in (SPDX, CYCLONEDX):
-        _, check = _only(question, kind, lambda found: _bill(found, question.published, lock, claims))
+        _, check = _only(task, kind, lambda found: _bill(found, task.published, lock, claims))
         checks.append(check)
-    report, check = _only(question, REPORT, lambda found: _report(found, question.published, claims))
-    checks += [check, _blobs(question, client, plan)]
+    report, check = _only(task, REPORT, lambda found: _report(found, task.published, claims))
+    checks += [check, _blobs(task, client, plan)]
     used = [claim for claim in claims if report in claim.byproducts.values()] or claims
     return Verification(
-        reference=f"{question.published.reference.name}@{question.published.digest}",
-        digest=question.published.digest,
+        reference=f"{task.published.reference.name}@{task.published.digest}",
+        digest=task.published.digest,
         checks=tuple(checks),
         waivers=used[-1].waivers if used else (),
         source=source[0] if source else None,
@@ -125,22 +125,22 @@ def verify(question: Question, client: Client) -> Verification:
 
 
 def _only(
-    question: Question, kind: Kind, look: Callable[[Attachment], tuple[_Found, str]]
-) -> tuple[_Found | None, Check]:
+    task: VerifyTask, kind: DocumentKind, look: Callable[[Attachment], tuple[_Found, str]]
+) -> tuple[_Found | None, VerifyCheck]:
     """Find the first document of a kind that is right: anybody may attach another one that is not."""
-    for found, detail in _good(question, kind, look):
+    for found, detail in _good(task, kind, look):
         if found is not None:
-            return found, Check(name=kind.name, status="passed", detail=detail)
-        return None, Check(name=kind.name, status="failed", detail=detail)
+            return found, VerifyCheck(name=kind.name, status="passed", detail=detail)
+        return None, VerifyCheck(name=kind.name, status="failed", detail=detail)
     raise AssertionError(kind.name)
 
 
 def _good(
-    question: Question, kind: Kind, look: Callable[[Attachment], tuple[_Found, str]]
+    task: VerifyTask, kind: DocumentKind, look: Callable[[Attachment], tuple[_Found, str]]
 ) -> Iterator[tuple[_Found | None, str]]:
     """Give what is right among the documents of a kind; or, when nothing is, why not."""
-    there = [found for found in question.published.attachments if found.kind == kind]
-    counted = [found for found in there if found.signed or not question.keyed]
+    there = [found for found in task.published.attachments if found.kind == kind]
+    counted = [found for found in there if found.signed or not task.keyed]
     reasons = []
     for attachment in counted:
         try:
@@ -153,7 +153,7 @@ def _good(
         yield None, "it is attached, but not signed with this key" if there else "none is attached"
 
 
-def signature_check(*, signed: bool, signed_for: tuple[str, ...], keyed: bool) -> Check:
+def signature_check(*, signed: bool, signed_for: tuple[str, ...], keyed: bool) -> VerifyCheck:
     """Say what came of the signature of an image, or of an index.
 
     Args:
@@ -165,19 +165,19 @@ def signature_check(*, signed: bool, signed_for: tuple[str, ...], keyed: bool) -
     name = "signature"
     if not keyed:
         detail = "there is one; --key checks whose" if signed else "there is none, and no --key asks for one"
-        return Check(name=name, status="not checked", detail=detail)
+        return VerifyCheck(name=name, status="not checked", detail=detail)
     if signed:
-        return Check(name=name, status="passed", detail="made with this key")
+        return VerifyCheck(name=name, status="passed", detail="made with this key")
     detail = "there is none of this key"
     if signed_for:
         detail = f"this key signed it for {' and '.join(signed_for)}, not for the repository that it is in: "
         detail += f"if it is a copy that you want, say --signed-for {signed_for[0]}"
-    return Check(name=name, status="failed", detail=detail)
+    return VerifyCheck(name=name, status="failed", detail=detail)
 
 
-def _source(found: Attachment, published: Published) -> tuple[tuple[Source, Lock], str]:
+def _source(found: Attachment, published: Published) -> tuple[tuple[RecipeSource, Lock], str]:
     try:
-        source = Source(recipe=found.files[RECIPE].decode(), lock=found.files[LOCK].decode())
+        source = RecipeSource(recipe=found.files[RECIPE].decode(), lock=found.files[LOCK].decode())
         lock = lockfile.loads(source.lock, LOCK).section(published.platform)
     except ImagebuilderError as error:
         raise _RefusedError(str(error.problems[0])) from None
@@ -189,10 +189,10 @@ def _source(found: Attachment, published: Published) -> tuple[tuple[Source, Lock
     return (source, lock), detail
 
 
-def _tool(question: Question) -> str:
+def _tool(task: VerifyTask) -> str:
     """Read which version made the image, for what only the same version can check; "" when nobody says."""
-    for attachment in question.published.attachments:
-        if attachment.kind == PROVENANCE and (attachment.signed or not question.keyed):
+    for attachment in task.published.attachments:
+        if attachment.kind == PROVENANCE and (attachment.signed or not task.keyed):
             try:
                 return _claim(attachment).tool
             except (ValueError, RegistryError):
@@ -200,60 +200,62 @@ def _tool(question: Question) -> str:
     return ""
 
 
-def _plan(question: Question, source: Source, tool: str) -> tuple[Plan | None, Check]:
+def _plan(task: VerifyTask, source: RecipeSource, tool: str) -> tuple[Plan | None, VerifyCheck]:
     """Lay the image out anew, and compare everything but the layers' bytes."""
     name = "plan"
     try:
-        _, plan = source.read(question.published.platform)
+        _, plan = source.read(task.published.platform)
     except ImagebuilderError as error:
         if tool and tool != __version__:
             detail = f"made by imagebuilder {tool}, this is {__version__}"
-            return None, Check(name=name, status="not checked", detail=detail)
-        return None, Check(name=name, status="failed", detail=error.problems[0].message)
-    wanted = oci.image_config(plan, question.published.diff_ids)
-    found = dict(question.published.config)
+            return None, VerifyCheck(name=name, status="not checked", detail=detail)
+        return None, VerifyCheck(name=name, status="failed", detail=error.problems[0].message)
+    wanted = oci.image_config(plan, task.published.diff_ids)
+    found = dict(task.published.config)
     if wanted == found:
         detail = f"recipe and lock give this config and {len(plan.layers)} layers"
-        return plan, Check(name=name, status="passed", detail=detail)
+        return plan, VerifyCheck(name=name, status="passed", detail=detail)
     if tool and tool != __version__:
         detail = f"made by imagebuilder {tool}, this is {__version__}, which lays images out differently"
-        return None, Check(name=name, status="not checked", detail=detail)
+        return None, VerifyCheck(name=name, status="not checked", detail=detail)
     differing = sorted(key for key in {*wanted, *found} if wanted.get(key) != found.get(key))
     detail = f"recipe and lock give another config: {', '.join(differing)} differ"
-    return None, Check(name=name, status="failed", detail=detail)
+    return None, VerifyCheck(name=name, status="failed", detail=detail)
 
 
-def _own(own: Source, attached: Source | None, platform: str) -> Check:
+def _own(own: RecipeSource, attached: RecipeSource | None, platform: str) -> VerifyCheck:
     name = "own recipe"
     if attached is None:
-        return Check(name=name, status="failed", detail="there is nothing to compare it with")
+        return VerifyCheck(name=name, status="failed", detail="there is nothing to compare it with")
     try:
         same = own.read(platform) == attached.read(platform)
     except ImagebuilderError as error:
-        return Check(name=name, status="failed", detail=str(error.problems[0]))
+        return VerifyCheck(name=name, status="failed", detail=str(error.problems[0]))
     if same:
-        return Check(name=name, status="passed", detail="the image is made from it and its lock")
-    return Check(name=name, status="failed", detail="the image is made from another recipe or lock")
+        return VerifyCheck(name=name, status="passed", detail="the image is made from it and its lock")
+    return VerifyCheck(name=name, status="failed", detail="the image is made from another recipe or lock")
 
 
 def _claim(found: Attachment) -> Claim:
     return provenance.read(reader.json_object(found.data, "provenance"))
 
 
-def _claims(question: Question, source: Source | None, plan: Plan | None) -> tuple[tuple[Claim, ...], Check]:
+def _claims(
+    task: VerifyTask, source: RecipeSource | None, plan: Plan | None
+) -> tuple[tuple[Claim, ...], VerifyCheck]:
     """Find all statements that are right: a later push of the same image may have added another."""
 
     def look(found: Attachment) -> tuple[Claim, str]:
-        return _statement(found, question.published, source, plan)
+        return _statement(found, task.published, source, plan)
 
-    answers = list(_good(question, PROVENANCE, look))
+    answers = list(_good(task, PROVENANCE, look))
     claims = tuple(claim for claim, _ in answers if claim is not None)
     detail = answers[len(claims) - 1][1] if claims else answers[-1][1]
-    return claims, Check(name=PROVENANCE.name, status="passed" if claims else "failed", detail=detail)
+    return claims, VerifyCheck(name=PROVENANCE.name, status="passed" if claims else "failed", detail=detail)
 
 
 def _statement(
-    found: Attachment, published: Published, source: Source | None, plan: Plan | None
+    found: Attachment, published: Published, source: RecipeSource | None, plan: Plan | None
 ) -> tuple[Claim, str]:
     claim = _claim(found)
     if claim.subject != published.digest:
@@ -274,22 +276,22 @@ def _statement(
     return claim, f"made by imagebuilder {claim.tool}, engine {claim.engine}; {layers} as it says{waived}"
 
 
-def _attestation(question: Question) -> Check:
+def _attestation(task: VerifyTask) -> VerifyCheck:
     """Compare the statements in envelopes, which cosign and policies read, with the one that is attached."""
     name = "attestation"
-    if not question.keyed:
-        return Check(name=name, status="not checked", detail="--key checks whose envelope it is in")
+    if not task.keyed:
+        return VerifyCheck(name=name, status="not checked", detail="--key checks whose envelope it is in")
     # Others may attest with the same key: to a scan, a review, a build by another tool.
-    signed = [statement for statement in question.published.statements if _is_ours(statement)]
+    signed = [statement for statement in task.published.statements if _is_ours(statement)]
     if not signed:
         detail = "no provenance stands in an envelope of this key"
-        return Check(name=name, status="not checked", detail=detail)
-    attached = [found.data for found in question.published.attachments if found.kind == PROVENANCE]
+        return VerifyCheck(name=name, status="not checked", detail=detail)
+    attached = [found.data for found in task.published.attachments if found.kind == PROVENANCE]
     if any(statement in attached for statement in signed):
         detail = "this key has signed the provenance in an envelope, for cosign and policies"
-        return Check(name=name, status="passed", detail=detail)
+        return VerifyCheck(name=name, status="passed", detail=detail)
     detail = "this key has signed a provenance in an envelope, and it is not the one that is attached"
-    return Check(name=name, status="failed", detail=detail)
+    return VerifyCheck(name=name, status="failed", detail=detail)
 
 
 def _is_ours(statement: bytes) -> bool:
@@ -332,9 +334,9 @@ def _require_named(data: bytes, claims: tuple[Claim, ...]) -> None:
         raise _RefusedError("no statement of provenance names it")
 
 
-def _blobs(question: Question, client: Client, plan: Plan | None) -> Check:
+def _blobs(task: VerifyTask, client: Client, plan: Plan | None) -> VerifyCheck:
     """Ask for every layer, and compare with what this host has made from the same plan."""
-    manifest = question.published.manifest
+    manifest = task.published.manifest
     missing = [
         layer.digest
         for layer in (manifest.config, *manifest.layers)
@@ -342,22 +344,22 @@ def _blobs(question: Question, client: Client, plan: Plan | None) -> Check:
     ]
     if missing:
         detail = f"the registry has lost {len(missing)} of them, {missing[0]} first"
-        return Check(name="layers", status="failed", detail=detail)
+        return VerifyCheck(name="layers", status="failed", detail=detail)
     detail = f"all {len(manifest.layers)} are in the registry"
     if plan is not None and len(plan.layers) == len(manifest.layers):
         # A key that is baked in is another one on every host.
         made = [
-            None if isinstance(layer, KeysLayer) else question.store.layer(layer.key) for layer in plan.layers
+            None if isinstance(layer, KeysLayer) else task.store.layer(layer.key) for layer in plan.layers
         ]
         pairs = [
             (mine.digest, layer.digest) for mine, layer in zip(made, manifest.layers, strict=True) if mine
         ]
         if any(mine != theirs for mine, theirs in pairs):
             detail = "this host's store has made other bytes from the same recipe and lock"
-            return Check(name="layers", status="failed", detail=detail)
+            return VerifyCheck(name="layers", status="failed", detail=detail)
         if pairs:
             detail += f"; {len(pairs)} of them are what this host's store made itself"
-    return Check(name="layers", status="passed", detail=detail)
+    return VerifyCheck(name="layers", status="passed", detail=detail)
 
 
 def _sha256(data: str | bytes) -> str:

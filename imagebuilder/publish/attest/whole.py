@@ -14,10 +14,10 @@ from imagebuilder.lock import file as lockfile
 from imagebuilder.publish.attest import signature
 from imagebuilder.publish.attest.provenance import LOCK
 from imagebuilder.publish.attest.published import tags_of
-from imagebuilder.publish.attest.verification import Check, Verification, signature_check
+from imagebuilder.publish.attest.verification import Verification, VerifyCheck, signature_check
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client, Options
-from imagebuilder.workflow.source import Source
+from imagebuilder.workflow.source import RecipeSource
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -110,7 +110,7 @@ def tags(whole: Whole, client: Client) -> tuple[str, ...]:
     return tags_of(client, whole.digest)
 
 
-def checks(whole: Whole, found: Mapping[str, Verification], *, keyed: bool) -> tuple[Check, ...]:
+def checks(whole: Whole, found: Mapping[str, Verification], *, keyed: bool) -> tuple[VerifyCheck, ...]:
     """Check the index itself, after the images that it names.
 
     Args:
@@ -123,22 +123,22 @@ def checks(whole: Whole, found: Mapping[str, Verification], *, keyed: bool) -> t
     return (signed, _platforms(whole, found))
 
 
-def _platforms(whole: Whole, found: Mapping[str, Verification]) -> Check:
+def _platforms(whole: Whole, found: Mapping[str, Verification]) -> VerifyCheck:
     """See that the images are those of one recipe and lock, one for each of its platforms."""
     name = "platforms"
-    sources: set[Source] = {item.source for item in found.values() if item.source is not None}
+    sources: set[RecipeSource] = {item.source for item in found.values() if item.source is not None}
     if len(sources) != 1 or any(item.source is None for item in found.values()):
         detail = "its images are not made from one recipe and lock that are attached to each"
-        return Check(name=name, status="failed", detail=detail)
+        return VerifyCheck(name=name, status="failed", detail=detail)
     (source,) = sources
     try:
         file = lockfile.loads(source.lock, LOCK)
     except ImagebuilderError as error:
-        return Check(name=name, status="failed", detail=error.problems[0].message)
+        return VerifyCheck(name=name, status="failed", detail=error.problems[0].message)
     if set(file.platforms) != set(whole.images):
         detail = f"the lock is for {' and '.join(file.platforms)}"
-        return Check(name=name, status="failed", detail=detail)
+        return VerifyCheck(name=name, status="failed", detail=detail)
     if whole.lock != file.checksum:
-        return Check(name=name, status="failed", detail="the lock is not the one that the index names")
+        return VerifyCheck(name=name, status="failed", detail="the lock is not the one that the index names")
     detail = f"{' and '.join(file.platforms)}, of one recipe and lock"
-    return Check(name=name, status="passed", detail=detail)
+    return VerifyCheck(name=name, status="passed", detail=detail)

@@ -18,6 +18,6 @@ from __future__ import annotations
 from imagebuilder.publish.leaks.host import Mark, marks
 from imagebuilder.publish.leaks.image import Scan, scan, scan_documents
 from imagebuilder.publish.leaks.layer import Note
-from imagebuilder.publish.leaks.rules import Finding
+from imagebuilder.publish.leaks.rules import SecretFinding
 
-__all__ = ["Finding", "Mark", "Note", "Scan", "marks", "scan", "scan_documents"]
+__all__ = ["Mark", "Note", "Scan", "SecretFinding", "marks", "scan", "scan_documents"]

@@ -54,7 +54,7 @@ class Stream(Protocol):
 
 
 @dataclass(kw_only=True)
-class Budget:
+class UnpackBudget:
     """How much may come out of one file of a layer."""
 
     bytes: int
@@ -88,7 +88,7 @@ class Metered:
     """A stream whose bytes count."""
 
     stream: Stream
-    budget: Budget
+    budget: UnpackBudget
     first: bytes = b""
 
     def read(self, size: int, /) -> bytes:

@@ -27,8 +27,8 @@ from imagebuilder.errors import StoreError
 from imagebuilder.publish.leaks import host, rules
 from imagebuilder.publish.leaks.host import Mark
 from imagebuilder.publish.leaks.layer import LayerScan, Note, scan_layer
-from imagebuilder.publish.leaks.rules import Finding
-from imagebuilder.publish.leaks.text import Place, Search, without_repeats
+from imagebuilder.publish.leaks.rules import SecretFinding
+from imagebuilder.publish.leaks.text import Search, TextPlace, without_repeats
 from imagebuilder.store import ImageLayer, ImageRecord, Store, explained
 
 # Below this many bytes another process takes longer to start than to help.
@@ -50,7 +50,7 @@ class Scan:
 
     """
 
-    findings: tuple[tuple[str, Finding], ...]
+    findings: tuple[tuple[str, SecretFinding], ...]
     notes: tuple[Note, ...] = ()
     files: int
     bytes: int
@@ -122,7 +122,7 @@ def scan(
     )
 
 
-def _placed(layers: Sequence[ImageLayer], scans: dict[str, LayerScan]) -> list[tuple[str, Finding]]:
+def _placed(layers: Sequence[ImageLayer], scans: dict[str, LayerScan]) -> list[tuple[str, SecretFinding]]:
     return [(layer.title, finding) for layer in layers for finding in scans[layer.record.digest].findings]
 
 
@@ -167,7 +167,7 @@ def _work(path: Path) -> LayerScan:
     return scan_layer(path, _Worker.search)
 
 
-def _config(image: ImageRecord, store: Store, search: Search) -> tuple[Finding, ...]:
+def _config(image: ImageRecord, store: Store, search: Search) -> tuple[SecretFinding, ...]:
     """Search what the image's config says: variables, labels, commands, history."""
     path = store.blob(image.config)
     try:
@@ -192,7 +192,7 @@ def _config(image: ImageRecord, store: Store, search: Search) -> tuple[Finding, 
     )
 
 
-def scan_documents(documents: Mapping[str, bytes], marks: Sequence[Mark]) -> tuple[Finding, ...]:
+def scan_documents(documents: Mapping[str, bytes], marks: Sequence[Mark]) -> tuple[SecretFinding, ...]:
     """Search what is attached to an image.
 
     Args:
@@ -204,11 +204,11 @@ def scan_documents(documents: Mapping[str, bytes], marks: Sequence[Mark]) -> tup
     return _in_texts(texts, Search(rules.load(), marks))
 
 
-def _in_texts(texts: Mapping[str, bytes], search: Search) -> tuple[Finding, ...]:
+def _in_texts(texts: Mapping[str, bytes], search: Search) -> tuple[SecretFinding, ...]:
     found = {
         replace(finding, file=hashlib.sha256(data).hexdigest()): None
         for name, data in texts.items()
-        for finding in search.text(data, Place.of(name))
+        for finding in search.text(data, TextPlace.of(name))
     }
     return without_repeats(tuple(found))
 

@@ -18,10 +18,10 @@ from typing import BinaryIO
 from imagebuilder.core import tarstream, yamlfile
 from imagebuilder.errors import StoreError
 from imagebuilder.publish.leaks import archives
-from imagebuilder.publish.leaks.archives import Budget, ExceededError, Metered, Stream
+from imagebuilder.publish.leaks.archives import ExceededError, Metered, Stream, UnpackBudget
 from imagebuilder.publish.leaks.host import Mark
-from imagebuilder.publish.leaks.rules import Finding
-from imagebuilder.publish.leaks.text import AHEAD, BEHIND, Hit, Place, Search, without_repeats
+from imagebuilder.publish.leaks.rules import SecretFinding
+from imagebuilder.publish.leaks.text import AHEAD, BEHIND, Hit, Search, TextPlace, without_repeats
 
 # Larger pieces are new pages each time, which the kernel has to clear: that takes longer than the search.
 _CHUNK = 1 << 18
@@ -59,7 +59,7 @@ class LayerScan:
 
     files: int
     bytes: int
-    findings: tuple[Finding, ...]
+    findings: tuple[SecretFinding, ...]
     notes: tuple[Note, ...] = ()
 
 
@@ -80,10 +80,10 @@ class _Results:
     """What was found so far, with the place of the file in the layer; shared with what is in its archives."""
 
     search: Search
-    found: dict[Finding, _Span] = field(default_factory=dict)
+    found: dict[SecretFinding, _Span] = field(default_factory=dict)
     notes: dict[Note, None] = field(default_factory=dict)
 
-    def note(self, finding: Finding | None, span: _Span) -> None:
+    def note(self, finding: SecretFinding | None, span: _Span) -> None:
         if finding and len(self.found) < _MOST:
             self.found.setdefault(finding, span)
 
@@ -150,7 +150,9 @@ class _Collected:
 class _Tar:
     """The window over one tar: a layer, or an archive in one."""
 
-    def __init__(self, results: _Results, files: _Files | None = None, outer: Place | None = None) -> None:
+    def __init__(
+        self, results: _Results, files: _Files | None = None, outer: TextPlace | None = None
+    ) -> None:
         self._results = results
         self._search = results.search
         # For an archive: what reads its members, and where it lies itself.
@@ -260,8 +262,8 @@ class _Tar:
             if size:
                 self._fresh.append(entry)
 
-    def _place(self, entry: _Entry) -> Place:
-        return self._outer.member(entry.path) if self._outer else Place.of(entry.path)
+    def _place(self, entry: _Entry) -> TextPlace:
+        return self._outer.member(entry.path) if self._outer else TextPlace.of(entry.path)
 
     def _choose(self, *, last: bool) -> None:
         """Choose what is collected, once the first bytes of a file are there."""
@@ -346,7 +348,7 @@ class _Tar:
             return self._entries[index - 1], True
         return (self._entries[index], False) if index < len(self._entries) else (None, False)
 
-    def _note(self, finding: Finding | None, entry: _Entry) -> None:
+    def _note(self, finding: SecretFinding | None, entry: _Entry) -> None:
         self._results.note(finding, self._files.span if self._files else (entry.start, entry.end))
 
 
@@ -356,11 +358,11 @@ class _Files:
     def __init__(self, results: _Results, span: _Span) -> None:
         size = span[1] - span[0]
         self.span = span
-        self.budget = Budget(bytes=min(max(_LEAST, _RATIO * size), _GREATEST))
+        self.budget = UnpackBudget(bytes=min(max(_LEAST, _RATIO * size), _GREATEST))
         self._results = results
         self._depth = 0
 
-    def open(self, kind: str, data: Stream, place: Place) -> None:
+    def open(self, kind: str, data: Stream, place: TextPlace) -> None:
         """Search an archive; one that is damaged or has no end becomes a note or a finding."""
         self._depth += 1
         try:
@@ -378,7 +380,9 @@ class _Files:
             about = f"archive that is not searched to its end: {error}"
             size = f"{self.span[1] - self.span[0]} bytes"
             self._results.note(
-                Finding(rule="archive-bounds", about=about, path=place.path, line=0, hint=size, sha256=""),
+                SecretFinding(
+                    rule="archive-bounds", about=about, path=place.path, line=0, hint=size, sha256=""
+                ),
                 self.span,
             )
         except archives.errors() as error:
@@ -386,7 +390,7 @@ class _Files:
         finally:
             self._depth -= 1
 
-    def _member(self, stream: Metered, place: Place) -> None:
+    def _member(self, stream: Metered, place: TextPlace) -> None:
         first = b""
         while len(first) <= TEXT and (more := stream.read(_CHUNK)):
             first += more
@@ -399,7 +403,7 @@ class _Files:
         else:
             self._pieces(first, stream, place)
 
-    def _pieces(self, first: bytes, stream: Stream, place: Place) -> None:
+    def _pieces(self, first: bytes, stream: Stream, place: TextPlace) -> None:
         """Search a large member for what is looked for in all bytes."""
         search, data, done = self._results.search, first, 0
         while True:
@@ -413,7 +417,7 @@ class _Files:
             keep = max(0, limit - BEHIND)
             data, done = data[keep:] + more, limit - keep
 
-    def _tell(self, findings: Iterable[Finding]) -> None:
+    def _tell(self, findings: Iterable[SecretFinding]) -> None:
         for finding in findings:
             self._results.note(finding, self.span)
 

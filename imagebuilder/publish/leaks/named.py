@@ -20,7 +20,7 @@ from imagebuilder.publish.leaks.checks import entropy
 from imagebuilder.publish.leaks.decoded import decode
 
 
-class Kind(IntEnum):
+class FileTrust(IntEnum):
     """How far a file's values are believed."""
 
     TEXT = 0
@@ -92,11 +92,11 @@ _NAME = re.compile(rb"[\w.-]*$")
 
 
 @lru_cache(maxsize=64)
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> FileTrust:
     """Return how far a file of this name is believed."""
     if _CREDENTIALS.search(name):
-        return Kind.CREDENTIALS
-    return Kind.SETTINGS if _SETTINGS.search(name) else Kind.TEXT
+        return FileTrust.CREDENTIALS
+    return FileTrust.SETTINGS if _SETTINGS.search(name) else FileTrust.TEXT
 
 
 def accepts(found: re.Match[bytes], name: str) -> bool:
@@ -110,24 +110,24 @@ def accepts(found: re.Match[bytes], name: str) -> bool:
     """
     value, kind = found["secret"].decode("utf-8", "replace"), kind_of(name)
     is_address = found[0].startswith(b"machine") or b"://" in found[0]
-    if _PACKAGED.search(name) and kind is not Kind.CREDENTIALS and not is_address:
+    if _PACKAGED.search(name) and kind is not FileTrust.CREDENTIALS and not is_address:
         return False
     if "word" not in found.re.groupindex:
         if found[0][:6].lower() == b"basic ":
             value = decode(found["secret"]).partition(b":")[2].decode("utf-8", "replace")
-        return _looks_secret(unquote(value), kind if is_address else max(kind, Kind.SETTINGS))
+        return _looks_secret(unquote(value), kind if is_address else max(kind, FileTrust.SETTINGS))
     if not _is_assigned(found, name):
         return False
     if found["quote"]:
         return _looks_secret(value, kind)
     bare = value.rstrip(",;)]}>.&")
-    is_long = kind is not Kind.TEXT or (_PROSE.search(name) is not None and len(bare) >= _LEAST_BARE)
+    is_long = kind is not FileTrust.TEXT or (_PROSE.search(name) is not None and len(bare) >= _LEAST_BARE)
     return is_long and _looks_secret(bare, kind)
 
 
 def is_value(value: bytes) -> bool:
     """Return whether a value that is kept as a secret is one, and not a placeholder."""
-    return _looks_secret(value.decode("utf-8", "replace").strip(), Kind.CREDENTIALS)
+    return _looks_secret(value.decode("utf-8", "replace").strip(), FileTrust.CREDENTIALS)
 
 
 def _is_assigned(found: re.Match[bytes], name: str) -> bool:
@@ -160,16 +160,16 @@ def _is_given(found: re.Match[bytes], name: str, before: bytes, word: str) -> bo
         return True
     # `--password X`, `ENV API_TOKEN X`, `requirepass X`.
     is_option = word.startswith("-") and not close
-    is_setting = kind_of(name) > Kind.TEXT and word.lower().endswith("requirepass")
+    is_setting = kind_of(name) > FileTrust.TEXT and word.lower().endswith("requirepass")
     return is_option or is_setting or before.endswith(b"ENV ")
 
 
-def _looks_secret(value: str, kind: Kind) -> bool:
+def _looks_secret(value: str, kind: FileTrust) -> bool:
     """Return whether a value of this kind of file is one that opens something."""
     value = value.partition("</")[0].strip()
     if len(value) < _LEAST_AT_ALL or _PLACEHOLDER.fullmatch(value) or _EXPRESSION.search(value):
         return False
-    if kind is Kind.CREDENTIALS:
+    if kind is FileTrust.CREDENTIALS:
         return not value.isdigit() or len(value) > _LONGEST_NUMBER
     if (
         len(value) < _LEAST
@@ -178,7 +178,7 @@ def _looks_secret(value: str, kind: Kind) -> bool:
         or _is_words(value)
     ):
         return False
-    if kind is Kind.SETTINGS:
+    if kind is FileTrust.SETTINGS:
         return _changes(value) >= 0.2 and entropy(value.encode()) >= 2.5
     return (
         _PLAIN.fullmatch(value) is not None

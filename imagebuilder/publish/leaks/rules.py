@@ -20,7 +20,7 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class SecretFinding:
     """One secret, told without telling it.
 
     Attributes:
@@ -111,7 +111,7 @@ class Format:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class SecretRules:
     """All rules, ready for use; `version` is a hash of everything that decides what is found."""
 
     formats: tuple[Format, ...]
@@ -128,7 +128,7 @@ class Rules:
 
 
 @cache
-def load() -> Rules:
+def load() -> SecretRules:
     """Read the rules that come with the package."""
     given = yamlfile.validate(yamlfile.read(_FOLDER / "rules.yaml"), _Rules)
     known = yamlfile.validate(yamlfile.read(_FOLDER / "known.yaml"), _KnownFile)
@@ -136,7 +136,7 @@ def load() -> Rules:
     # Data and code alike: another way of reading finds other things, and remembered results no longer count.
     for path in sorted((*_FOLDER.glob("*.yaml"), *_FOLDER.glob("*.py"))):
         digest.update(path.read_bytes())
-    return Rules(
+    return SecretRules(
         formats=tuple(
             Format(
                 rule=rule,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from imagebuilder.publish.leaks import decoded, named
 from imagebuilder.publish.leaks.checks import CHECKS, entropy
 from imagebuilder.publish.leaks.host import Mark
-from imagebuilder.publish.leaks.rules import Finding, Format, Rules
+from imagebuilder.publish.leaks.rules import Format, SecretFinding, SecretRules
 from imagebuilder.publish.leaks.words import Words
 
 # The longest match counts from its anchor; a private key of 16384 bits is below that in base64.
@@ -26,7 +26,7 @@ _DEPTH = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TextPlace:
     """Where data is: a file of a layer, or a member of the archive that this file is.
 
     Attributes:
@@ -41,14 +41,14 @@ class Place:
     name: str = ""
 
     @classmethod
-    def of(cls, path: str) -> Place:
+    def of(cls, path: str) -> TextPlace:
         """Name a file."""
         return cls(path=path, name=path)
 
-    def member(self, name: str) -> Place:
+    def member(self, name: str) -> TextPlace:
         """Name a member of the archive that is here."""
         inside = f"{self.inside}/{name}" if self.inside else name
-        return Place(path=self.path, inside=inside, name=name)
+        return TextPlace(path=self.path, inside=inside, name=name)
 
     @property
     def shown(self) -> str:
@@ -66,7 +66,7 @@ class Hit(NamedTuple):
 class Search:
     """Rules and marks made into one search; kept by each worker, as making it takes longer than using it."""
 
-    def __init__(self, rules: Rules, marks: Sequence[Mark]) -> None:
+    def __init__(self, rules: SecretRules, marks: Sequence[Mark]) -> None:
         self.rules = rules
         self.paths = tuple(mark for mark in marks if mark.kind == "host-path")
         anchors = [(anchor, item) for item in rules.formats for anchor in item.anchors]
@@ -87,7 +87,7 @@ class Search:
         for position, what in self._everywhere.find(data):
             yield Hit(position, what)
 
-    def confirm(self, hit: Hit, data: bytes, low: int, high: int, place: Place) -> Finding | None:
+    def confirm(self, hit: Hit, data: bytes, low: int, high: int, place: TextPlace) -> SecretFinding | None:
         """Look at a hit in full.
 
         Args:
@@ -112,21 +112,21 @@ class Search:
         secret = found["secret"] or found.groupdict().get("later") or b""
         return self._finding(item, secret, place, _line(data, low, found.start()))
 
-    def marked(self, mark: Mark, place: Place, line: int) -> Finding:
+    def marked(self, mark: Mark, place: TextPlace, line: int) -> SecretFinding:
         """Tell of a mark that was found."""
-        return Finding(
+        return SecretFinding(
             rule=mark.kind, about=mark.about, path=place.path, line=line, hint=mark.hint, sha256="",
             inside=place.inside,
         )  # fmt: skip
 
-    def text(self, data: bytes, place: Place) -> Iterator[Finding]:
+    def text(self, data: bytes, place: TextPlace) -> Iterator[SecretFinding]:
         """Apply everything to one piece of data in memory."""
         for hit in self.hits(data):
             if finding := self.confirm(hit, data, 0, len(data), place):
                 yield finding
         yield from self.rest(data, place)
 
-    def rest(self, data: bytes, place: Place, depth: int = 0) -> Iterator[Finding]:
+    def rest(self, data: bytes, place: TextPlace, depth: int = 0) -> Iterator[SecretFinding]:
         """Apply to a whole file what the search of every byte leaves out."""
         is_text = b"\0" not in data[:_HEAD]
         for position, item in self._small.find(data):
@@ -144,7 +144,7 @@ class Search:
         if depth < _DEPTH:
             yield from self._decoded(data, place, depth + 1)
 
-    def _all(self, item: Format, data: bytes, place: Place) -> Iterator[Finding]:
+    def _all(self, item: Format, data: bytes, place: TextPlace) -> Iterator[SecretFinding]:
         """Apply a rule that looks at whole files."""
         matches = item.pattern.finditer(data) if item.rule.files else filter(None, [item.pattern.match(data)])
         for found in matches:
@@ -152,7 +152,7 @@ class Search:
             if finding:
                 yield finding
 
-    def _decoded(self, data: bytes, place: Place, depth: int) -> Iterator[Finding]:
+    def _decoded(self, data: bytes, place: TextPlace, depth: int) -> Iterator[SecretFinding]:
         """Apply everything to what a file says in another encoding."""
         if text := decoded.utf16(data):
             yield from self._again(text, place, depth)
@@ -164,18 +164,18 @@ class Search:
             if value := self._in_manifest(text, place, _line(data, 0, position)):
                 yield value
 
-    def _again(self, data: bytes, place: Place, depth: int) -> Iterator[Finding]:
+    def _again(self, data: bytes, place: TextPlace, depth: int) -> Iterator[SecretFinding]:
         for hit in self.hits(data):
             if finding := self.confirm(hit, data, 0, len(data), place):
                 yield finding
         yield from self.rest(data, place, depth)
 
-    def _in_manifest(self, value: bytes, place: Place, line: int) -> Finding | None:
+    def _in_manifest(self, value: bytes, place: TextPlace, line: int) -> SecretFinding | None:
         """Tell of a value of a Secret, whatever it is."""
         item = next(item for item in self._starts if item.rule.name == "kubernetes-secret")
         return self._finding(item, value, place, line) if named.is_value(value) else None
 
-    def _finding(self, item: Format, secret: bytes, place: Place, line: int) -> Finding | None:
+    def _finding(self, item: Format, secret: bytes, place: TextPlace, line: int) -> SecretFinding | None:
         rule, digest = item.rule, hashlib.sha256(secret).hexdigest()
         if rule.check and not CHECKS[rule.check](secret):
             return None
@@ -183,7 +183,7 @@ class Search:
             return None
         if self.rules.is_known(place.path, digest):
             return None
-        return Finding(
+        return SecretFinding(
             rule=rule.name, about=rule.about, path=place.path, line=line, hint=_hint(secret), sha256=digest,
             inside=place.inside,
         )  # fmt: skip
@@ -192,7 +192,7 @@ class Search:
         return bool(self.rules.placeholders.search(secret.decode("utf-8", "replace").lower()))
 
 
-def without_repeats(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def without_repeats(findings: Sequence[SecretFinding]) -> tuple[SecretFinding, ...]:
     """Leave out what only its name tells, where a rule with a format found something in the same line."""
     plain = {"named-secret", "authorization-header", "kubernetes-secret", "command-password", "call-password"}
     sure = {(item.path, item.inside, item.line) for item in findings if item.rule not in plain}

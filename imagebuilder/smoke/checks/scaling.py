@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebuilder.smoke.checks import framework_reason
-from imagebuilder.smoke.nodes.cluster import Layout
+from imagebuilder.smoke.nodes.cluster import NodeLayout
 from imagebuilder.smoke.report import Finding, Mode
 from imagebuilder.smoke.session import Check, CheckFailed, Digits, Passed, Session
-from imagebuilder.smoke.target import Options
+from imagebuilder.smoke.target import SmokeOptions
 
 LAYOUTS = tuple(
-    Layout(nnodes=nodes, nproc_per_node=ranks) for nodes, ranks in ((1, 1), (1, 2), (2, 1), (2, 2))
+    NodeLayout(nnodes=nodes, nproc_per_node=ranks) for nodes, ranks in ((1, 1), (1, 2), (2, 1), (2, 2))
 )
 CAPTION = "containers on one host; not a cluster prediction"
 _MOST_RANKS = max(layout.world_size for layout in LAYOUTS)
@@ -75,7 +75,7 @@ def run(session: Session) -> Passed:
     )
 
 
-def impossible(layout: Layout, *, mode: Mode, nproc_per_node: int, cpus: int) -> str:
+def impossible(layout: NodeLayout, *, mode: Mode, nproc_per_node: int, cpus: int) -> str:
     """Say why a layout cannot be run; empty where it can. There are always two nodes, at least."""
     if mode == "one-gpu-shared" and layout.world_size > 1:
         return f"{layout.world_size} ranks would share one GPU"
@@ -86,7 +86,7 @@ def impossible(layout: Layout, *, mode: Mode, nproc_per_node: int, cpus: int) ->
     return ""
 
 
-def own_cpus(layout: Layout, cpus: Sequence[int]) -> str:
+def own_cpus(layout: NodeLayout, cpus: Sequence[int]) -> str:
     """Name the processors of a job: each rank gets as many, whatever the layout, as in the largest that fits.
 
     >>> pair = Layout(nnodes=1, nproc_per_node=2)
@@ -98,7 +98,7 @@ def own_cpus(layout: Layout, cpus: Sequence[int]) -> str:
 
 
 def row(
-    layout: Layout, ranks: Sequence[Mapping[str, Any]], reference: Mapping[str, Any] | None
+    layout: NodeLayout, ranks: Sequence[Mapping[str, Any]], reference: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Make the row of a layout that ran; speed-up is against the first row."""
     slowest = max(ranks, key=lambda rank: rank["seconds"])
@@ -123,7 +123,7 @@ def row(
     }
 
 
-def empty_row(layout: Layout, device: str, reason: str) -> dict[str, Any]:
+def empty_row(layout: NodeLayout, device: str, reason: str) -> dict[str, Any]:
     """Make the row of a layout that cannot be run: a reason, and never a number."""
     return {
         "nodes": layout.nnodes,
@@ -134,7 +134,7 @@ def empty_row(layout: Layout, device: str, reason: str) -> dict[str, Any]:
     }
 
 
-def unequal(layout: Layout) -> Finding:
+def unequal(layout: NodeLayout) -> Finding:
     """Say that a layout's replicas differ, so that its speed is worth nothing."""
     return Finding(
         node="",
@@ -149,7 +149,7 @@ def _skip(session: Session) -> str:
     )
 
 
-def _digits(options: Options) -> Digits:
+def _digits(options: SmokeOptions) -> Digits:
     if not options.scaling.asked or options.scaling.workload != "digits":
         return "none"
     return "all" if options.scaling.full else "few"

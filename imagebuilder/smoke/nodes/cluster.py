@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class NodeLayout:
     """How many nodes a job has, and how many ranks on each."""
 
     nnodes: int

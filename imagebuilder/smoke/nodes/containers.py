@@ -31,7 +31,7 @@ from imagebuilder.smoke.nodes.cluster import (
     wrap,
 )
 from imagebuilder.smoke.report import Mode
-from imagebuilder.smoke.target import Options, Target
+from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -58,7 +58,7 @@ _NOT_RUNNING = (404, 409, 500)
 
 @contextlib.contextmanager
 def start(
-    engine: Engine, target: Target, options: Options, mode: Mode, run_id: str
+    engine: Engine, target: SmokeTarget, options: SmokeOptions, mode: Mode, run_id: str
 ) -> Iterator[ContainerCluster]:
     """Start the nodes, with this run's keys and the payload in them; remove everything at the end.
 
@@ -212,7 +212,7 @@ def _create(
     )
 
 
-def confined(engine: Engine, options: Options, given: Mapping[str, Any]) -> dict[str, object]:
+def confined(engine: Engine, options: SmokeOptions, given: Mapping[str, Any]) -> dict[str, object]:
     """Say what the container of a node may do and use at most.
 
     Args:

@@ -19,7 +19,7 @@ from imagebuilder.core import process
 from imagebuilder.smoke.nodes import packing
 from imagebuilder.smoke.nodes.cluster import FOLDER, PAYLOAD, Command, Outcome, stop_script, was_time_up, wrap
 from imagebuilder.smoke.report import Mode
-from imagebuilder.smoke.target import Options
+from imagebuilder.smoke.target import SmokeOptions
 
 # Seconds beyond a command's own limit, which `timeout` keeps.
 _SPARE = 15.0
@@ -129,7 +129,7 @@ class ProcessCluster:
 
 
 @contextlib.contextmanager
-def start(options: Options, mode: Mode) -> Iterator[ProcessCluster]:
+def start(options: SmokeOptions, mode: Mode) -> Iterator[ProcessCluster]:
     """Lay the payload out in a temporary folder and make the nodes; the folder goes at the end."""
     with tempfile.TemporaryDirectory(prefix="imagebuilder-smoke-") as name:
         folder = Path(name) / "payload"

@@ -16,10 +16,9 @@ import pytest
 from imagebuilder.core import process
 from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import EnvironmentFault, LockError
-from imagebuilder.host import tools as toolbox
 from imagebuilder.host.engine import Engine
 from imagebuilder.host.site import Site, ToolsSite, detect
-from imagebuilder.host.tools import Toolbox
+from imagebuilder.host.tools import Tools, choose_tools
 from imagebuilder.host.tools.image import REPOSITORY
 from imagebuilder.layers.system.install import build_os_layer
 from imagebuilder.store import Store
@@ -34,10 +33,10 @@ HOLD = """
 import sys
 from pathlib import Path
 from imagebuilder.host.site import Site, ToolsSite
-from imagebuilder.host.tools import Toolbox
-tools = Toolbox(site=Site(tools=ToolsSite(image=sys.argv[1])))
-with tools.open(Path(sys.argv[2]), network=False) as desk:
-    desk.run(["sleep", "600"], timeout=600)
+from imagebuilder.host.tools import Tools
+tools = Tools(site=Site(tools=ToolsSite(image=sys.argv[1])))
+with tools.open(Path(sys.argv[2]), network=False) as sandbox:
+    sandbox.run(["sleep", "600"], timeout=600)
 """
 
 
@@ -68,8 +67,8 @@ def bare_path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def tools(site_file: Path) -> Toolbox:
-    return toolbox.choose(detect(site_file, tools="container"))
+def tools(site_file: Path) -> Tools:
+    return choose_tools(detect(site_file, tools="container"))
 
 
 def test_a_host_without_the_tools_writes_the_same_lock(
@@ -90,7 +89,7 @@ def test_a_host_without_the_tools_writes_the_same_lock(
 
 
 def test_the_os_layer_made_in_a_container_is_the_same_bytes(
-    small_os: SmallOs, tools: Toolbox, tmp_path: Path
+    small_os: SmallOs, tools: Tools, tmp_path: Path
 ) -> None:
     """Although these are another release of mmdebstrap and tar, wherever this host is not Debian trixie."""
     store = Store(tmp_path / "store")
@@ -99,7 +98,7 @@ def test_the_os_layer_made_in_a_container_is_the_same_bytes(
 
 
 def test_a_package_s_script_does_not_get_out_of_the_container_either(
-    small_os: SmallOs, tools: Toolbox, tmp_path: Path
+    small_os: SmallOs, tools: Tools, tmp_path: Path
 ) -> None:
     (folder := tmp_path / "outside").mkdir()
     store = Store(tmp_path / "store")
@@ -112,20 +111,22 @@ def test_a_package_s_script_does_not_get_out_of_the_container_either(
     escape.assert_held(found, (ATTEMPTS | ON_A_BUILD) - {"user namespace"}, installing=True)
 
 
-def test_the_container_can_neither_mount_nor_make_devices(tools: Toolbox, tmp_path: Path) -> None:
-    with tools.open(tmp_path, network=False) as desk:
-        status = desk.run(["cat", "/proc/self/status"], timeout=60).stdout
+def test_the_container_can_neither_mount_nor_make_devices(tools: Tools, tmp_path: Path) -> None:
+    with tools.open(tmp_path, network=False) as sandbox:
+        status = sandbox.run(["cat", "/proc/self/status"], timeout=60).stdout
         (said,) = (line for line in status.splitlines() if line.startswith("CapBnd:"))
         # CHOWN, DAC_OVERRIDE, FOWNER, SETGID, SETUID, SETFCAP; not SYS_ADMIN (21), not MKNOD (27).
         assert int(said.split()[1], 16) == sum(1 << number for number in (0, 1, 3, 6, 7, 31))
-        shown = desk.run(["sh", "-c", "head -c 1 /proc/kcore | wc -c; ls /sys/firmware"], timeout=60).stdout
+        shown = sandbox.run(
+            ["sh", "-c", "head -c 1 /proc/kcore | wc -c; ls /sys/firmware"], timeout=60
+        ).stdout
         assert shown.split() == ["0"]
         for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger"):
-            assert desk.run(["sh", "-c", f": >>{path}"], timeout=60, check=False).code != 0
+            assert sandbox.run(["sh", "-c", f": >>{path}"], timeout=60, check=False).code != 0
 
 
 def test_a_file_that_holds_another_package_is_refused_in_a_container_too(
-    small_os: SmallOs, tools: Toolbox, tmp_path: Path
+    small_os: SmallOs, tools: Tools, tmp_path: Path
 ) -> None:
     others = [deb for deb in small_os.layer.debs if deb.name != "bash"]
     (bash,) = (deb for deb in small_os.layer.debs if deb.name == "bash")
@@ -136,7 +137,7 @@ def test_a_file_that_holds_another_package_is_refused_in_a_container_too(
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_container_ends_with_the_program_however_that_ends(
-    sent: signal.Signals, tools: Toolbox, connected: Engine, tmp_path: Path
+    sent: signal.Signals, tools: Tools, connected: Engine, tmp_path: Path
 ) -> None:
     assert tools.site is not None
     words: list[str | Path] = [sys.executable, "-c", HOLD, tools.site.tools.image, tmp_path]
@@ -151,38 +152,38 @@ def test_the_container_ends_with_the_program_however_that_ends(
         time.sleep(0.2)
 
 
-def test_a_command_that_outruns_its_limit_is_ended(tools: Toolbox, connected: Engine, tmp_path: Path) -> None:
+def test_a_command_that_outruns_its_limit_is_ended(tools: Tools, connected: Engine, tmp_path: Path) -> None:
     started = time.monotonic()
     with (
         pytest.raises(process.CommandError, match=r"`sleep 100` did not end within 1 s"),
-        tools.open(tmp_path, network=False) as desk,
+        tools.open(tmp_path, network=False) as sandbox,
     ):
-        desk.run(["sleep", "100"], timeout=1)
+        sandbox.run(["sleep", "100"], timeout=1)
     assert time.monotonic() - started < 30
     assert not smokeruns.left(connected, os.getpid())
 
 
-def test_files_go_in_and_out_and_commands_are_told_apart(tools: Toolbox, tmp_path: Path) -> None:
+def test_files_go_in_and_out_and_commands_are_told_apart(tools: Tools, tmp_path: Path) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)
     (tmp_path / "in" / "deep" / "file").write_text("grüße")
-    with tools.open(tmp_path, network=False) as desk:
-        desk.send("in")
-        desk.run(
+    with tools.open(tmp_path, network=False) as sandbox:
+        sandbox.copy_in("in")
+        sandbox.run(
             ["sh", "-c", "mkdir out && cat in/deep/file in/deep/file >out/twice && id -u >&2"], timeout=60
         )
-        desk.bring("out")
+        sandbox.copy_out("out")
         assert (tmp_path / "out" / "twice").read_text() == "grüßegrüße"
-        failed = desk.run(["sh", "-c", "echo no >&2; exit 3"], timeout=60, check=False)
+        failed = sandbox.run(["sh", "-c", "echo no >&2; exit 3"], timeout=60, check=False)
         assert (failed.code, failed.stderr) == (3, "no\n")
-        assert desk.run(["env"], timeout=60, env={"X": "1 2"}).stdout.count("X=1 2\n") == 1
+        assert sandbox.run(["env"], timeout=60, env={"X": "1 2"}).stdout.count("X=1 2\n") == 1
         with pytest.raises(EnvironmentFault, match="`no-such-tool` is not in the image of the tools"):
-            desk.run(["no-such-tool"], timeout=60)
+            sandbox.run(["no-such-tool"], timeout=60)
         # Without a network: not even the loopback has an address.
-        assert desk.run(["cat", "/proc/net/route"], timeout=60).stdout.count("\n") <= 1
+        assert sandbox.run(["cat", "/proc/net/route"], timeout=60).stdout.count("\n") <= 1
 
 
 def test_an_image_that_cannot_be_had_names_the_setting(connected: Engine, tmp_path: Path) -> None:
-    tools = Toolbox(site=Site(tools=ToolsSite(image="127.0.0.1:1/none:1")))
+    tools = Tools(site=Site(tools=ToolsSite(image="127.0.0.1:1/none:1")))
     with pytest.raises(EnvironmentFault) as caught, tools.open(tmp_path, network=False):
         pass
     assert f"which {connected.kind} does not have and cannot pull" in str(caught.value)

@@ -41,21 +41,21 @@ def auto() -> Site:
 def test_a_host_with_the_tools_uses_its_own(path: Path) -> None:
     assert path.is_dir()
     assert tools.missing() == ()
-    assert tools.choose(auto()) == HOST
+    assert tools.choose_tools(auto()) == HOST
 
 
 @pytest.mark.parametrize("name", tools.NEEDED)
 def test_a_host_that_lacks_one_uses_a_container_for_all(name: str, path: Path) -> None:
     (path / name).unlink()
     assert tools.missing() == (name,)
-    assert tools.choose(auto()).contained
+    assert tools.choose_tools(auto()).contained
 
 
 @pytest.mark.parametrize(("where", "contained"), [("host", False), ("container", True)])
 def test_the_site_decides_whatever_there_is(where: Any, contained: bool, path: Path) -> None:
     for tool in path.iterdir():
         tool.unlink()
-    assert tools.choose(Site(tools=ToolsSite(where=where))).contained == contained
+    assert tools.choose_tools(Site(tools=ToolsSite(where=where))).contained == contained
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
@@ -80,16 +80,16 @@ def test_a_name_that_is_no_image_s_is_refused(name: str, tmp_path: Path) -> None
 
 
 def test_on_this_host_the_folder_is_the_folder(tmp_path: Path) -> None:
-    with HOST.open(tmp_path, network=False) as desk:
-        assert desk.folder == tmp_path
-        assert not desk.contained
-        assert desk.is_root == (os.geteuid() == 0)
-        desk.send("nothing")
-        said = desk.run(["sh", "-c", "pwd; echo $X; echo made >made"], timeout=30, env={"X": "1"}).stdout
-        desk.bring("made")
+    with HOST.open(tmp_path, network=False) as sandbox:
+        assert sandbox.folder == tmp_path
+        assert not sandbox.contained
+        assert sandbox.is_root == (os.geteuid() == 0)
+        sandbox.copy_in("nothing")
+        said = sandbox.run(["sh", "-c", "pwd; echo $X; echo made >made"], timeout=30, env={"X": "1"}).stdout
+        sandbox.copy_out("made")
         assert said.split() == [str(tmp_path.resolve()), "1"]
-        assert desk.has(tmp_path / "made")
-        assert not desk.has(tmp_path / "not made")
+        assert sandbox.has(tmp_path / "made")
+        assert not sandbox.has(tmp_path / "not made")
 
 
 def unpacked(stream: Sequence[bytes]) -> dict[str, tarfile.TarInfo]:
@@ -134,7 +134,7 @@ def test_an_archive_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> N
     assert not (tmp_path.parent / "stolen").exists()
 
 
-class FakeDesk:
+class FakeSandbox:
     """A container that keeps what it was asked; commands that hold a word of `failing` fail."""
 
     def __init__(self, *, lacking: str = "mmdebstrap", failing: str = "nothing") -> None:
@@ -171,56 +171,58 @@ def test_the_tools_are_installed_at_a_fixed_version_through_the_site(tmp_path: P
         ca_bundle=ca,
         apt_options=(("Acquire::Retries", "3"), ("Acquire::https::CaInfo", str(ca))),
     )
-    desk = FakeDesk()
-    name = image.make("sha256:base", desk, site)  # type: ignore[arg-type]
-    installing, env = next(entry for entry in desk.ran if " install " in entry[0])
+    sandbox = FakeSandbox()
+    name = image.make("sha256:base", sandbox, site)  # type: ignore[arg-type]
+    installing, env = next(entry for entry in sandbox.ran if " install " in entry[0])
     assert "mmdebstrap=1.5.7-*" in installing
     assert f"-c {image._CONF}" in installing
     assert env["http_proxy"] == "http://proxy.example:3128"
-    assert desk.files == {
+    assert sandbox.files == {
         image._CA: b"CA",
         image._CONF: f'Acquire::Retries "3";\nAcquire::https::CaInfo "{image._CA}";\n'.encode(),
     }
-    assert all(place in desk.ran[-1][0] for place in desk.files), "the CA is removed before the image is kept"
-    assert [":".join(entry) for entry in desk.kept] == [name]
+    assert all(place in sandbox.ran[-1][0] for place in sandbox.files), (
+        "the CA is removed before the image is kept"
+    )
+    assert [":".join(entry) for entry in sandbox.kept] == [name]
     assert name.startswith("imagebuilder-tools:")
 
 
 def test_no_password_is_an_argument_nor_in_a_file_for_others() -> None:
-    desk = FakeDesk()
+    sandbox = FakeSandbox()
     site = Site(
         apt_mirror="http://me:geheim@mirror.example/debian",
         apt_options=(("Acquire::http::Proxy", "http://me:geheim@proxy.example"),),
         proxies=(("http", "http://me:geheim@proxy.example"),),
     )
-    image.make("sha256:base", desk, site)  # type: ignore[arg-type]
-    assert not [line for line, _ in desk.ran if "geheim" in line]
-    assert b"geheim" in desk.files[image._CONF]
-    assert {desk.modes[place] for place, data in desk.files.items() if b"geheim" in data} == {0o600}
-    assert {env["MIRROR"] for _, env in desk.ran if "MIRROR" in env} == {site.apt_mirror}
+    image.make("sha256:base", sandbox, site)  # type: ignore[arg-type]
+    assert not [line for line, _ in sandbox.ran if "geheim" in line]
+    assert b"geheim" in sandbox.files[image._CONF]
+    assert {sandbox.modes[place] for place, data in sandbox.files.items() if b"geheim" in data} == {0o600}
+    assert {env["MIRROR"] for _, env in sandbox.ran if "MIRROR" in env} == {site.apt_mirror}
 
 
 def test_a_mirror_of_another_distribution_gives_way_to_the_image_s_own_sources() -> None:
-    desk = FakeDesk(failing="imagebuilder.list")
-    image.make("sha256:base", desk, Site(apt_mirror="http://mirror.example/ubuntu"))  # type: ignore[arg-type]
-    asked = [line for line, _ in desk.ran if line.startswith("apt-get")]
+    sandbox = FakeSandbox(failing="imagebuilder.list")
+    image.make("sha256:base", sandbox, Site(apt_mirror="http://mirror.example/ubuntu"))  # type: ignore[arg-type]
+    asked = [line for line, _ in sandbox.ran if line.startswith("apt-get")]
     assert ["imagebuilder.list" in line for line in asked] == [True, False, False]
-    assert len(desk.kept) == 1
+    assert len(sandbox.kept) == 1
 
 
 def test_an_installation_that_fails_says_so_without_passwords() -> None:
-    desk = FakeDesk(failing="update")
+    sandbox = FakeSandbox(failing="update")
     with pytest.raises(EnvironmentFault) as caught:
-        image.make("sha256:base", desk, Site())  # type: ignore[arg-type]
+        image.make("sha256:base", sandbox, Site())  # type: ignore[arg-type]
     assert "mmdebstrap could not be installed" in str(caught.value)
     assert "tools: {image: ...}" in str(caught.value)
     assert "secret" not in str(caught.value)
-    assert desk.kept == []
+    assert sandbox.kept == []
 
 
 def test_an_image_that_is_not_debian_s_is_refused() -> None:
     with pytest.raises(EnvironmentFault, match="has no apt-get"):
-        image.make("sha256:base", FakeDesk(lacking="apt-get mmdebstrap"), Site())  # type: ignore[arg-type]
+        image.make("sha256:base", FakeSandbox(lacking="apt-get mmdebstrap"), Site())  # type: ignore[arg-type]
 
 
 def engine(images: Any) -> Any:
