@@ -15,7 +15,7 @@ from imagebuilder.host import emulation
 from imagebuilder.host.tools import HOST, Tools, choose_tools
 from imagebuilder.image import oci
 from imagebuilder.layers import hints
-from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, Plan
+from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, Plan, ProjectLayer
 from imagebuilder.store import ImageRecord, LayerRecord, Store
 
 __all__ = ["BuildContext", "Built", "build", "missing_layers", "require_possible"]
@@ -57,7 +57,7 @@ def require_possible(layers: Iterable[Layer], tools: Tools = HOST) -> None:
     """
     for layer in layers:
         step = step_of(layer)
-        if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer):
+        if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer | ProjectLayer):
             machine = step.root if isinstance(step, BuiltLayer) else step
             if not tools.contained:
                 emulation.require(platforms.of(machine.architecture))

@@ -25,6 +25,7 @@ from imagebuilder.plan import (
     OsLayer,
     OsPart,
     Plan,
+    ProjectLayer,
     WheelLayer,
 )
 from imagebuilder.store import (
@@ -210,7 +211,7 @@ def _component(layer: Layer) -> str:
             return layer.distribution
         case OsPart():
             return layer.system.distribution
-        case BuiltLayer() | WheelLayer() | BytecodeLayer():
+        case BuiltLayer() | WheelLayer() | BytecodeLayer() | ProjectLayer():
             return layer.component
         case FilesLayer():
             return layer.name

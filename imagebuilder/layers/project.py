@@ -107,9 +107,9 @@ def build_project_layer(
         file=file,
         size=wheel.size,
         sha256=wheel.digest.removeprefix("sha256:"),
-        component="project",
+        component=layer.component,
     )
-    planned = WheelLayer(component="project", wheels=(item,), python=layer.python, venv=layer.venv)
+    planned = WheelLayer(component=layer.component, wheels=(item,), python=layer.python, venv=layer.venv)
     return build_wheel_layer(planned, {item.sha256: place}, store, advance)
 
 

@@ -184,6 +184,21 @@ class Build(Strict):
     sources: Annotated[tuple[Source, ...], FailFast()]
 
 
+class ProjectBuild(Strict):
+    """What the wheel of the user's project is made with. None of it is in the image.
+
+    Attributes:
+        name: of the project, whose own files and version are not in the lock.
+        requires: what its [build-system] asks for.
+        wheels: that, and what it brings in.
+
+    """
+
+    name: WheelName
+    requires: tuple[Printed, ...]
+    wheels: Annotated[tuple[Wheel, ...], FailFast()]
+
+
 class KnownLayer(Strict):
     """Digest, diffID and sizes of a layer that an earlier build made.
 
@@ -228,6 +243,7 @@ class Lock(Strict):
         overrides: pins forced against metadata.
         wheels, debs: sorted by name.
         builds: components that are compiled, each after those that it is compiled against.
+        project: what the user's project is built with, where the recipe has one.
         layers: digests of layers made before; they follow from the rest, so the checksum leaves them out.
 
     """
@@ -244,6 +260,7 @@ class Lock(Strict):
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
     debs: Annotated[tuple[Deb, ...], FailFast()]
     builds: Annotated[tuple[Build, ...], FailFast()] = ()
+    project: ProjectBuild | None = None
     layers: Annotated[tuple[KnownLayer, ...], FailFast()] = ()
 
     @property
@@ -252,6 +269,7 @@ class Lock(Strict):
         found: list[Deb | Wheel | Source] = [*self.debs, *self.wheels]
         for build in self.builds:
             found += (*build.debs, *build.wheels, *build.sources)
+        found += self.project.wheels if self.project else ()
         return tuple({item.sha256: item for item in found}.values())
 
     @property
@@ -304,11 +322,11 @@ def path_for(recipe: Path) -> Path:
 def rows(lock: Lock, *, leave_out: Collection[str] = ()) -> list[str]:
     """Write each field of a lock as `"key": value`, in the order of the model, a package a line.
 
-    `builds`, `image` and `layers` are written only where the lock has them.
+    `builds`, `image`, `layers` and `project` are written only where the lock has them.
     """
     written = []
     for key, value in lock.model_dump(mode="json", exclude=set(leave_out)).items():
-        if key in ("builds", "image", "layers") and not value:
+        if key in ("builds", "image", "layers", "project") and not value:
             continue
         if key == "builds":
             builds = ",\n".join(f"  {_dump_build(row)}" for row in value)

@@ -372,6 +372,7 @@ class ProjectLayer:
     architecture: str
     venv: str = VENV
 
+    component = "project"
     FORMAT = 1  # also of `layers/hooks/project`: a change there that changes bytes counts this up
 
     @property

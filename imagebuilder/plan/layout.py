@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from imagebuilder import catalog
 from imagebuilder.catalog import Selection
 from imagebuilder.core import platforms
-from imagebuilder.lock.model import Lock, Wheel
+from imagebuilder.lock.model import Deb, Lock, Wheel
 from imagebuilder.plan import groups
 from imagebuilder.plan.config import Config, config, image_tags, user
 from imagebuilder.plan.layer import (
@@ -22,6 +23,8 @@ from imagebuilder.plan.layer import (
     Layer,
     OsLayer,
     OsPart,
+    Project,
+    ProjectLayer,
     UpperOsLayer,
     User,
     WheelLayer,
@@ -38,6 +41,12 @@ STATE = "state"
 # they are linked against.
 _PYTHON_PARTS = (("", "-minimal"), ("lib", "-minimal"), ("lib", "-stdlib"))
 _PYTHON_RUNS_ON = frozenset({"libc6", "libexpat1", "zlib1g"})
+# What more a project's backend may load or run: libraries of Python's own modules, and a shell.
+_BACKENDS_RUN_ON = re.compile(
+    r"libgcc-s1|libssl3.*|libbz2-1\.0|liblzma5|libffi[0-9]+|libsqlite3-0|libuuid1|dash"
+)
+# Where a project's build requirements are while it is built.
+_BUILD_VENV = "/build/venv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +84,14 @@ class Plan:
         return sum(isinstance(layer, ImportedLayer | OsLayer | OsPart) for layer in self.layers)
 
 
-def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...]) -> Plan:
+def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Project | None = None) -> Plan:
     """Lay out an image.
 
     Args:
         selection: the recipe, with its components.
         lock: what it was resolved to.
         files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.plan.rootfs`.
+        project: the user's, where the recipe has one.
 
     """
     recipe, parts = selection.recipe, selection.parts
@@ -101,6 +111,7 @@ def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...]) -> Plan:
             *_bytecode_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.
             FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
+            *_project_layers(lock, project),
             *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
         ),
         config=config(selection, lock, account),
@@ -206,6 +217,38 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
         yield WheelLayer(component=component, wheels=group, python=lock.python)
 
 
+def _project_layers(lock: Lock, project: Project | None) -> Iterable[ProjectLayer]:
+    if project is None:
+        return
+    by_name = {deb.name: deb for deb in lock.debs}
+    if not lock.image and {"gcc", f"python{lock.python}-dev"} <= by_name.keys():
+        packages = lock.debs  # a compiler and Python's headers: it may have modules in C
+    else:
+        interpreter = _interpreter(lock)
+        packages = tuple(
+            deb for deb in lock.debs if deb in interpreter or _BACKENDS_RUN_ON.fullmatch(deb.name)
+        )
+    yield ProjectLayer(
+        project=project,
+        requirements=WheelLayer(
+            component="build",
+            wheels=lock.project.wheels if lock.project else (),
+            python=lock.python,
+            venv=_BUILD_VENV,
+        ),
+        python=lock.python,
+        packages=packages,
+        below=lock.image.layers if lock.image else (),
+        architecture=lock.architecture,
+    )
+
+
+def _interpreter(lock: Lock) -> tuple[Deb, ...]:
+    """Choose the packages of the image's Python, and of what that is linked against."""
+    names = {f"{before}python{lock.python}{after}" for before, after in _PYTHON_PARTS} | _PYTHON_RUNS_ON
+    return tuple(deb for deb in lock.debs if deb.name in names)
+
+
 def _alone(lock: Lock) -> tuple[Wheel, ...]:
     """Choose the wheels that have a layer of their own, the largest first."""
     system = len(lock.image.layers) if lock.image else len(groups.of(lock.debs))
@@ -238,7 +281,7 @@ def _bytecode_layers(lock: Lock) -> Iterable[BytecodeLayer]:
     Large wheels with modules have a layer each, as their files have; all others share one for each component.
     """
     interpreter = tuple(f"{before}python{lock.python}{after}" for before, after in _PYTHON_PARTS)
-    packages = tuple(deb for deb in lock.debs if deb.name in interpreter or deb.name in _PYTHON_RUNS_ON)
+    packages = _interpreter(lock)
     if not lock.image and not any(deb.name in interpreter for deb in packages):
         return  # a Python that Debian does not name this way: modules are compiled when they are imported
     own = tuple(wheel for wheel in _alone(lock) if _has_modules(wheel))

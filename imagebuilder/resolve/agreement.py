@@ -21,6 +21,8 @@ So all that recipe and catalog decide is worked out again, and compared. What ho
 | `debs[].archive` | the archives of the base and of the catalog |
 | a package more, or one less | METADATA and control files at the build (`closure`, `layers.system.debs`) |
 | `builds` | components that the recipe compiles, their requests in the catalog |
+| `project.name`, `requires` | the project's pyproject.toml |
+| `project.wheels` | its build requirements; METADATA at the build (`closure`) |
 | `layers[].key` | keys of the plan; its digest by the bytes, its diffID by `build --verify` |
 | `sha256`, `size` | the bytes: here the lock decides. An index or archive must offer them under that name |
 | versions of what nobody pins | the bytes: here the lock decides too |
@@ -129,6 +131,7 @@ def _problems(selection: Selection, lock: Lock) -> Found:
     yield from _components("wheels", lock.wheels, wanted.components)
     yield from _overrides(lock, wanted)
     yield from _builds(lock, wanted)
+    yield from _project(lock, wanted)
     known = {layer.key for layer in plans.wheel_layers(lock)} if lock.layers else set()
     for number, layer in enumerate(lock.layers):
         if layer.key not in known:
@@ -267,6 +270,21 @@ def _builds(lock: Lock, wanted: Request) -> Found:
         return
     for number, (build, item) in enumerate(zip(lock.builds, asked, strict=True)):
         yield from _build(f"builds[{number}]", build, item, lock)
+
+
+def _project(lock: Lock, wanted: Request) -> Found:
+    has, asked = lock.project, wanted.project
+    if has is None or asked is None:
+        if has is not None:
+            yield "project", "is there, and the recipe has no project"
+        if asked is not None:
+            yield "project", f"is missing, and the recipe's project is {asked.name}"
+        return
+    for key, value, own in (("name", has.name, asked.name), ("requires", has.requires, asked.requires)):
+        if value != own:
+            yield f"project.{key}", "is not what the project's pyproject.toml says"
+    yield from _required("project.wheels", has.wheels, asked.requires, lock)
+    yield from _components("project.wheels", has.wheels, {})
 
 
 def _build(key: str, build: Build, asked: BuildRequest, lock: Lock) -> Found:

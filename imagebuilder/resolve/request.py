@@ -63,6 +63,15 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProjectRequest:
+    """What is asked for the user's project: its name, what [build-system] requires, and the extras of it."""
+
+    name: str
+    requires: tuple[str, ...]
+    extras: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ArchivePin(Pinned):
     """A pin whose Debian package is in another archive than the distribution's; its version has an ending."""
 
@@ -104,6 +113,7 @@ class Request:
         sections: sections of the archive besides those that every image uses, such as `non-free`.
         builds: what is compiled.
         mirrored: Debian packages of what pinned frameworks load from wheels.
+        project: the user's own, where the recipe has one.
         selection: what this was made from, for messages and the catalog's facts.
 
     """
@@ -123,6 +133,7 @@ class Request:
     sections: tuple[str, ...] = ()
     builds: tuple[BuildRequest, ...] = ()
     mirrored: tuple[Mirrored, ...] = ()
+    project: ProjectRequest | None = None
     selection: Selection = field(repr=False, compare=False)
 
     @property
@@ -158,7 +169,7 @@ class Request:
         asked = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         del asked["selection"]  # the recipe has a checksum of its own, and the catalog is in the other fields
         # Fields that most recipes do not use count only where they are used.
-        for key in ("sections", "builds", "mirrored"):
+        for key in ("sections", "builds", "mirrored", "project"):
             if not asked[key]:
                 del asked[key]
         text = json.dumps(asked, sort_keys=True, default=dataclasses.asdict)

@@ -12,12 +12,13 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 PLACE = Path("/build")
-REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def backend(system: dict) -> object:
+def backend(system: dict[str, Any]) -> Any:
     """Import the backend, and take the object in it that is meant."""
     sys.path[:0] = [str(Path(folder).resolve()) for folder in system.get("backend-path", ())]
     # Without a name it is setuptools, which then expects setup.py beside it.
@@ -28,11 +29,16 @@ def backend(system: dict) -> object:
     return found
 
 
-def missing(requirements: list) -> list:
-    """Name what a backend asks for besides [build-system] requires, and is not there."""
-    names = {REQUIREMENT.match(text)[1]: text for text in requirements}
-    there = {re.sub(r"[-_.]+", "-", found.name).lower() for found in importlib.metadata.distributions()}
-    return [text for name, text in names.items() if re.sub(r"[-_.]+", "-", name).lower() not in there]
+def missing(requirements: list[str]) -> list[str]:
+    """Name what a backend asks for besides `requires` of [build-system], and is not there."""
+    there = {normal(found.name) for found in importlib.metadata.distributions()}
+    return [text for text in requirements if normal(text) not in there]
+
+
+def normal(requirement: str) -> str:
+    """Take the name of a requirement, as indexes write it."""
+    found = NAME.search(requirement)
+    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
 
 
 def main() -> None:
