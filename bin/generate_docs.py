@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from imagebuilder import catalog, cli
-from imagebuilder.core import share
+from imagebuilder.core import files
 from imagebuilder.recipe import Recipe
 from imagebuilder.recipe.init import schema_text
 from imagebuilder.smoke import evidence, report
@@ -79,7 +79,7 @@ def _recipe() -> Iterator[str]:
             yield f"- [`{component.name}`](catalog.md#{component.name}): {component.summary}"
     yield from ["", "Python is pinned by the key `python`. Anything else goes under `pip` or `apt`.", ""]
     yield from ["## An example", "", "```yaml"]
-    yield (share.folder("recipes") / "cuda12-torch.yaml").read_text(encoding="utf-8").rstrip("\n")
+    yield (files.resources("recipes") / "cuda12-torch.yaml").read_text(encoding="utf-8").rstrip("\n")
     yield "```"
 
 

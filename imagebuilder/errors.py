@@ -1,16 +1,16 @@
-"""The one tree of errors, an exit code for each kind.
+"""All errors that a user can see, and the exit code of each kind.
 
     ImagebuilderError
-    ├── TestFailure        1   a proof ran and said no
-    ├── EnvironmentFault   2   something that this host lacks: an engine, a tool, a permission
+    ├── TestFailure        1   a test ran and failed
+    ├── EnvironmentFault   2   this host lacks something: an engine, a tool, a permission
     ├── InputError         3   a recipe, site file or argument is wrong
-    ├── ConflictError      4   pins that cannot hold together
-    ├── LockError          5   no lock, or one that does not agree with its recipe
-    ├── FetchError         6   bytes that could not be had, or were not the locked ones
+    ├── ConflictError      4   pins that cannot be used together
+    ├── LockError          5   the lock is missing or does not agree with its recipe
+    ├── FetchError         6   a download failed, or gave other bytes than the locked ones
     ├── BuildError         7   making a layer or an image failed
     ├── StoreError         8   the store is damaged, full or not writable
-    ├── RegistryError      9   a registry refused or broke
-    └── GateError         10   a push that the rules forbid
+    ├── RegistryError      9   a registry refused a request or failed
+    └── GateError         10   the rules forbid this push
 
 Every message says what is wrong; `where` says in which file, line and key; `hint` says what to do next.
 Ctrl-C ends with 130, as shells expect.
@@ -35,7 +35,7 @@ class Problem:
 
 
 class ImagebuilderError(Exception):
-    """The base of all; `problems` holds every finding, never only the first."""
+    """The base class. `problems` holds every problem, not only the first."""
 
     exit_code = 70
 
@@ -45,7 +45,7 @@ class ImagebuilderError(Exception):
 
     @classmethod
     def of(cls, problems: list[Problem] | tuple[Problem, ...]) -> ImagebuilderError:
-        """Join several findings into one error, in the order given."""
+        """Join several problems into one error, in the order given."""
         error = cls(problems[0].message)
         error.problems = tuple(problems)
         return error
@@ -56,7 +56,7 @@ class ImagebuilderError(Exception):
 
 class TestFailure(ImagebuilderError):
     exit_code = 1
-    __test__ = False  # not a test case, whatever pytest makes of the name
+    __test__ = False  # tells pytest that this is not a test case
 
 
 class EnvironmentFault(ImagebuilderError):

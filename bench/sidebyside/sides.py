@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.sidebyside.engine import HOUR, Engine
 from bench.sidebyside.variants import Bases, Variant
-from imagebuilder.core import process, share
+from imagebuilder.core import files, process
 from imagebuilder.engines import sitefiles
 from imagebuilder.host.site import detect
 from imagebuilder.plan import render
@@ -202,7 +202,7 @@ class Rendered(DockerSide):
     one_step = False
 
     def dockerfile(self, variant: Variant) -> str:
-        return render.render(variant.plan, share.template("Dockerfile.j2"))
+        return render.render(variant.plan, files.template("Dockerfile.j2"))
 
     def contexts(self, variant: Variant) -> tuple[str, ...]:
         return (

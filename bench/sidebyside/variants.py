@@ -132,9 +132,10 @@ class Bases:
         for layer in layers:
             record = self._seed.layer(layer.key)
             if record is not None and self.store.layer(layer.key) is None:
-                place = self.store.blob(record.digest)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(self._seed.blob(record.digest), place)
+                if not record.is_empty:
+                    place = self.store.blob(record.digest)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    link_or_copy(self._seed.blob(record.digest), place)
                 self.store.put_layer(layer.key, record)
 
 

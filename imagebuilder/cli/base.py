@@ -107,13 +107,13 @@ def open_store(folder: Path | None) -> Store:
 
 def write_views(found: Report, html: Path | None, junit: Path | None) -> None:
     """Write the views that were asked for."""
-    from imagebuilder.core import textfile
+    from imagebuilder.core import files
     from imagebuilder.smoke.views import junit as test_cases
     from imagebuilder.smoke.views import page
 
     for path, render in ((html, page.render), (junit, test_cases.render)):
         if path is not None:
-            textfile.write(path, render(found))
+            files.write(path, render(found))
             err(f"wrote {path}")
 
 

@@ -204,13 +204,13 @@ def render(
     platform: PlatformName = "",
 ) -> None:
     """Write the plan as a Dockerfile that `docker buildx build` takes without imagebuilder. Needs a lock."""
-    from imagebuilder.core import share, textfile
+    from imagebuilder.core import files
     from imagebuilder.plan import render as renderer
     from imagebuilder.workflow import read_plan, read_plans
 
     if output is None:
         _, planned = read_plan(recipe_file, platform)
-        out(renderer.render(planned, share.template("Dockerfile.j2")).rstrip("\n"))
+        out(renderer.render(planned, files.template("Dockerfile.j2")).rstrip("\n"))
         return
     found = read_plans(recipe_file, platform)
     for _, planned in found:
@@ -218,5 +218,5 @@ def render(
         if len(found) > 1:
             # Packages have other names and versions on each platform: one file for all could not be read.
             path = output.with_name(f"{output.stem}.{planned.architecture}{output.suffix}")
-        textfile.write(path, renderer.render(planned, share.template("Dockerfile.j2")))
+        files.write(path, renderer.render(planned, files.template("Dockerfile.j2")))
         out(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""JSON documents of images as this tool writes them, and the digests that name them."""
+"""Write the JSON documents of images, and compute their digests."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _Row = TypeVar("_Row", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors, no value is converted, and none changes later."""
+    """Refuses unknown keys, converts no value, and is immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

@@ -1,4 +1,4 @@
-"""Every subprocess goes through here: argv only, a time limit, and the output kept for the error.
+"""Run every subprocess: argv only, with a time limit, and with the output kept for the error.
 
 `run` waits for the end; `stream` passes on the output of a long command while it runs.
 """

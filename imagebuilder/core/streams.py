@@ -1,4 +1,4 @@
-"""Streams to read from: what an iterator gives, and one that is hashed on its way."""
+"""Readers: one for the pieces of an iterator, and one that hashes what it reads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from imagebuilder.core.progress import Advance, no_advance
 
 
 class IterReader:
-    """Reads what an iterator gives, piece by piece; none of it is kept."""
+    """Reads the pieces of an iterator as one stream, and keeps one piece at a time."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = memoryview(b"")
 
     def read(self, size: int) -> bytes:
-        """Give at most so many bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
         while not self._rest:
             piece = next(self._pieces, None)
             if piece is None:
@@ -29,7 +29,7 @@ class IterReader:
 
 
 class HashedReader(io.RawIOBase):
-    """Hashes a stream while somebody reads it from its start to its end; `advance` is told the bytes read."""
+    """Hashes a stream while it is read from start to end; calls `advance` with the number of bytes."""
 
     def __init__(self, stream: BinaryIO, advance: Advance = no_advance) -> None:
         super().__init__()

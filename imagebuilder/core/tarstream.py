@@ -1,10 +1,10 @@
-"""Layers as streams: a tar that is plain, gzip or zstd, told apart by its first bytes; and the tar's entries.
+"""Read layers as streams: a tar, plain or packed with gzip or zstd (its first bytes tell), and its entries.
 
 Magic numbers: RFC 1952 section 2.3.1 (gzip), RFC 8878 section 3.1.1 (zstd). The tar is POSIX pax with GNU's
 long names (tar(5)).
 
-Python's tarfile reads a tar without limits: a header of a gigabyte into memory, one header inside another
-until the stack ends, and every entry into a list. `entries` has limits, for layers that somebody else made.
+Python's tarfile has no limits: it reads a header of a gigabyte into memory, recurses into one header after
+another, and keeps a list of all entries. `entries` has limits, because other people's layers are untrusted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _EMPTY = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One entry of a tar; `capability` is the attribute of a program that has powers, raw; empty mostly."""
+    """One entry of a tar; `capability` is the raw `security.capability` attribute, mostly empty."""
 
     path: str
     kind: bytes
@@ -91,7 +91,7 @@ class Entry:
 def open_layer(path: Path) -> BinaryIO:
     """Open the tar in a layer's blob for reading from its start to its end.
 
-    Reading raises one of `errors()` where the blob is damaged, or unpacks to more than layers do.
+    Reading raises one of `errors()` if the blob is damaged, or unpacks to far more than a layer would.
 
     Raises:
         OSError: it cannot be read.
@@ -103,14 +103,14 @@ def open_layer(path: Path) -> BinaryIO:
 
 
 def digests(path: Path, advance: Advance = no_advance) -> tuple[str, str, int]:
-    """Read a layer's blob once, and compute what its record says of it.
+    """Read a layer's blob once, and compute the values of its record.
 
     Args:
         path: the blob.
-        advance: told the bytes read of it.
+        advance: called with the number of bytes read.
 
     Returns:
-        The digest, the diffID and the size of the tar; "" and 0 for these where the blob does not unpack.
+        The blob's digest, and the diffID and size of the tar: "" and 0 if the blob cannot be unpacked.
 
     Raises:
         OSError: it cannot be read.
@@ -129,40 +129,39 @@ def digests(path: Path, advance: Advance = no_advance) -> tuple[str, str, int]:
             unpacks = True
         except errors():
             unpacks = False
-        while file.read(_CHUNK):  # what nobody unpacked counts as well
+        while file.read(_CHUNK):  # the digest covers bytes after the packed stream, too
             pass
     return (file.digest, f"sha256:{diff_id.hexdigest()}", size) if unpacks else (file.digest, "", 0)
 
 
 def _unpacking(magic: bytes, source: Path | HashedReader, size: int) -> BinaryIO:
     limit = _SPARE + _RATIO * size
-    # Imported here: what reads no layers starts faster without them. Python's own gzip takes three times
-    # as long.
+    # Imported late: commands that read no layers start faster. Python's own gzip takes three times as long.
     if magic.startswith(_GZIP):
         from isal import igzip
 
         return _bounded(cast("BinaryIO", igzip.open(source, "rb")), limit)
     if magic == _ZSTD:
-        # By itself libzstd refuses a window of more than 128 MiB.
+        # libzstd itself refuses a window of more than 128 MiB.
         return _bounded(cast("BinaryIO", zstd().open(source, "rb")), limit)
     return cast("BinaryIO", source) if isinstance(source, HashedReader) else source.open("rb")
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """Name what reading a damaged layer may raise."""
+    """Return the exceptions that reading a damaged layer may raise."""
     from isal import igzip, isal_zlib
 
-    # For data that is not deflate; its types do not say that it is an exception.
+    # Raised for data that is not deflate. isal's type hints do not say that it is an exception.
     broken = cast("type[Exception]", isal_zlib.error)
     others = (zlib.error, broken, igzip.BadGzipFile, zstd().ZstdError)
     return (tarfile.TarError, OSError, EOFError, ValueError, *others)
 
 
 def entries(stream: BinaryIO) -> Iterator[tuple[Entry, BinaryIO]]:
-    """Give every entry of a tar, and its content, which can be read until the next one is asked for.
+    """Yield each entry of a tar and its content. The content can be read until the next entry is requested.
 
     Raises:
-        tarfile.TarError: the tar is damaged, or has what layers do not: see the limits above.
+        tarfile.TarError: the tar is damaged, or exceeds the limits above.
 
     """
     said: dict[bytes, bytes] = {}
@@ -187,14 +186,14 @@ def entries(stream: BinaryIO) -> Iterator[tuple[Entry, BinaryIO]]:
 
 def _next_header(stream: BinaryIO) -> tarfile.TarInfo | None:
     block = stream.read(_BLOCK)
-    # A block of zeros ends a tar; many that are cut off at a file's end are read all the same.
+    # A block of zeros ends a tar. Some tars lack it and simply stop after the last file: accept them.
     if not block.strip(b"\0"):
         return None
     return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
 
 
 def _extend(info: tarfile.TarInfo, stream: BinaryIO, said: dict[bytes, bytes]) -> None:
-    """Read a header that says more about the next entry."""
+    """Read an extended header, which describes the next entry."""
     if not 0 <= info.size <= _LONGEST_HEADER:
         raise _refused(f"has a header of {info.size} bytes; at most {_LONGEST_HEADER} are read", info.name)
     content = _Content(stream, info.size)
@@ -209,7 +208,7 @@ def _extend(info: tarfile.TarInfo, stream: BinaryIO, said: dict[bytes, bytes]) -
 
 
 def _records(data: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
-    """Read the records of a pax header, each a line of length, key and value; give those that count here."""
+    """Yield the records of a pax header that we need; each is a line of length, key and value."""
     at = 0
     while at < len(data) and data[at]:
         digits, space, _ = data[at : at + 20].partition(b" ")
@@ -225,7 +224,7 @@ def _records(data: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _entry(info: tarfile.TarInfo, said: dict[bytes, bytes]) -> Entry:
-    """Join what an entry's headers say."""
+    """Combine an entry's header with its extended headers."""
     name = info.name
     path, link = (
         _path(said.get(key, b""), old) for key, old in ((b"path", name), (b"linkpath", info.linkname))
@@ -268,7 +267,7 @@ def _time(said: bytes | None, number: int, name: str) -> int:
 
 
 def _refused(what: str, name: str) -> tarfile.ReadError:
-    # Escaped, and cut off: it is shown to people.
+    # The name is escaped and shortened, because people will see it.
     return tarfile.ReadError(f"the entry {name[:60]!a} {what}")
 
 
@@ -291,14 +290,14 @@ class _Content(io.RawIOBase):
         return data
 
     def skip(self, more: int) -> None:
-        """Go to the content's end, and past what fills up its last block."""
+        """Skip the rest of the content, and `more` bytes of padding after it."""
         self._left += more
         while self._left:
             self.read(_BUFFER)
 
 
 class _Bounded(io.RawIOBase):
-    """What a blob unpacks to, up to a limit."""
+    """An unpacked blob, up to a limit."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         super().__init__()
@@ -326,7 +325,7 @@ def _bounded(stream: BinaryIO, limit: int) -> BinaryIO:
 
 
 def zstd() -> Any:
-    """Give the module that reads zstd, from wherever this Python has it."""
+    """Return the module that reads zstd: Python's own since 3.14, before that the backport."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:

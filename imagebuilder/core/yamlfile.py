@@ -33,7 +33,7 @@ _Path = tuple[str | int, ...]
 _Loader = Callable[[str], Any]
 
 
-class Found(NamedTuple):
+class KeyProblem(NamedTuple):
     """A problem, the key path that it is about, and its line."""
 
     path: _Path
@@ -64,7 +64,7 @@ class Document:
     file: str
     data: Any
     lines: Mapping[_Path, int] = field(default_factory=dict)
-    problems: tuple[Found, ...] = ()
+    problems: tuple[KeyProblem, ...] = ()
 
     def where(self, path: Sequence[str | int]) -> str:
         """Return a location as `file:line: key.path`; a path not in the file has its parent's line."""
@@ -72,10 +72,10 @@ class Document:
         place = f"{self.file}:{self.line(path)}"
         return f"{place}: {dotted}" if dotted else place
 
-    def problem(self, path: Sequence[str | int], message: str, hint: str) -> Found:
+    def problem(self, path: Sequence[str | int], message: str, hint: str) -> KeyProblem:
         """Make a problem about a key path."""
         problem = Problem(message=message, where=self.where(path), hint=hint)
-        return Found(path=tuple(path), line=self.line(path), problem=problem)
+        return KeyProblem(path=tuple(path), line=self.line(path), problem=problem)
 
     def line(self, path: Sequence[str | int]) -> int:
         """Return the line of a key path, or of its nearest parent that is in the file."""
@@ -162,7 +162,7 @@ def validate(
     document: Document,
     model: type[_Model],
     renames: Mapping[str, str] | None = None,
-    also: Iterable[Found] = (),
+    also: Iterable[KeyProblem] = (),
 ) -> _Model:
     """Check a document against a model.
 
@@ -185,8 +185,8 @@ def validate(
     # `port: 1.5` does not need quotes: there the model's message is better. If the model wants text, missing
     # quotes are the whole problem.
     mistyped = {item["loc"] for item in items if item["type"] in _WANTED}
-    written = [found for found in document.problems if found.path not in mistyped]
-    said = {found.path for found in written}
+    written = [entry for entry in document.problems if entry.path not in mistyped]
+    said = {entry.path for entry in written}
     modelled = [
         document.problem(item["loc"], *_explain(item, model, renames or {}))
         for item in items
@@ -207,11 +207,11 @@ def _in_file(document: Document, path: _Path) -> _Path:
     return kept
 
 
-def _joined(document: Document, problems: Iterable[Found]) -> ImagebuilderError:
-    ranked = [found.problem for found in sorted(problems, key=lambda found: found.line)]
+def _joined(document: Document, problems: Iterable[KeyProblem]) -> ImagebuilderError:
+    ranked = [entry.problem for entry in sorted(problems, key=lambda entry: entry.line)]
     if len(ranked) > _SHOWN:
         more = f"{len(ranked) - _SHOWN} more problems"
-        ranked = [*ranked[:_SHOWN], Problem(message=more, where=document.file, hint="mend these first")]
+        ranked = [*ranked[:_SHOWN], Problem(message=more, where=document.file, hint="fix these first")]
     return InputError.of(ranked)
 
 
@@ -244,7 +244,7 @@ class _Reader:
     def __init__(self, text: str, file: str, loader: _Loader) -> None:
         self._file = file
         self._lines: dict[_Path, int] = {}
-        self._problems: list[Found] = []
+        self._problems: list[KeyProblem] = []
         self._depth = 0
         self._nodes = 0
         self._loader = loader(text)
@@ -350,7 +350,7 @@ class _Reader:
         dotted = dotted_path(path)
         where = f"{self._file}:{line}" + (f": {dotted}" if dotted else "")
         problem = Problem(message=message, where=where, hint=hint)
-        self._problems.append(Found(path=path, line=line, problem=problem))
+        self._problems.append(KeyProblem(path=path, line=line, problem=problem))
 
     def _next(self) -> yaml.Event:
         event: yaml.Event = self._loader.peek_event()
@@ -396,7 +396,7 @@ def _explain(item: Any, model: type[BaseModel], renames: Mapping[str, str]) -> t
             answer = str(item["ctx"]["error"]), item["ctx"]["error"].hint
         case _:
             message = str(item["msg"])
-            answer = message[:1].lower() + message[1:], "docs/reference says what may stand here"
+            answer = message[:1].lower() + message[1:], "see the reference in docs/reference"
     return answer
 
 
@@ -405,8 +405,8 @@ def _not_text(value: object) -> tuple[str, str]:
         return "must be text, not true or false", "put it in quotes"
     if isinstance(value, int):
         return "must be text, not a number", f'put it in quotes: "{value}"'
-    found = "a mapping" if isinstance(value, dict) else "a list"
-    return f"must be text, not {found}", "write one word, or a text in quotes"
+    kind = "a mapping" if isinstance(value, dict) else "a list"
+    return f"must be text, not {kind}", "write one word, or a text in quotes"
 
 
 def _within(annotation: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from imagebuilder.bases import read
 from imagebuilder.engines.context import BuildContext
 from imagebuilder.errors import BuildError, LockError, Problem, RegistryError
 from imagebuilder.lock.model import BaseImage, Wheel
-from imagebuilder.plan import BuiltLayer, ProjectLayer
+from imagebuilder.plan import BuiltLayer, PackageLayer
 from imagebuilder.resolve import closure
 from imagebuilder.resolve.request import Request
 
@@ -68,7 +68,7 @@ def require_build(context: BuildContext, layer: BuiltLayer) -> None:
     )
 
 
-def require_project_build(context: BuildContext, layer: ProjectLayer) -> None:
+def require_package_build(context: BuildContext, layer: PackageLayer) -> None:
     """Refuse a project's build, before it runs, if it has wheels that nothing requires, or lacks some.
 
     Raises:
@@ -82,7 +82,7 @@ def require_project_build(context: BuildContext, layer: ProjectLayer) -> None:
     _require(layer.requirements.wheels, asked, context, where)
 
 
-def require_project(context: BuildContext, layer: ProjectLayer, wheel: Path) -> None:
+def require_package(context: BuildContext, layer: PackageLayer, wheel: Path) -> None:
     """Refuse a project's wheel that requires something which the image does not have.
 
     Raises:
@@ -95,8 +95,8 @@ def require_project(context: BuildContext, layer: ProjectLayer, wheel: Path) -> 
     extras = request.project.extras if request.project else ()
     if found := closure.lacking(wheel, extras, request, context.lock):
         raise BuildError(
-            f"the project's wheel requires {', '.join(found)}, which the image does not have",
-            where=layer.project.folder,
+            f"the package's own wheel requires {', '.join(found)}, which the image does not have",
+            where=layer.title,
             hint="its backend adds that: name it under `dependencies` of [project], or under `pip:`",
         )
 

@@ -18,7 +18,7 @@ from imagebuilder.plan import (
     Layer,
     OsLayer,
     OsPart,
-    ProjectLayer,
+    PackageLayer,
     WheelLayer,
 )
 from imagebuilder.store import Store
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from imagebuilder.resolve.request import Request
 
 Step = (
-    ImportedLayer | OsLayer | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | ProjectLayer | KeysLayer
+    ImportedLayer | OsLayer | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | PackageLayer | KeysLayer
 )
 """What one step makes: a layer, or a system with all its parts."""
 

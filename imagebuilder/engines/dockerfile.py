@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagebuilder.core import files
 from imagebuilder.core import labels as label_names
-from imagebuilder.core import share
 from imagebuilder.engines import bases, buildx, sitefiles
 from imagebuilder.engines.bases import Choice
 from imagebuilder.engines.buildx import Builder, Request
@@ -222,7 +222,7 @@ def _hand_in(layer: OsLayer, context: BuildContext, folder: Path) -> Path:
 
 def _dockerfile(plan: Plan, folder: Path) -> Path:
     path = folder / "Dockerfile"
-    path.write_text(render.render(plan, share.template("Dockerfile.j2")), encoding="utf-8")
+    path.write_text(render.render(plan, files.template("Dockerfile.j2")), encoding="utf-8")
     return path
 
 

@@ -15,7 +15,7 @@ from imagebuilder.host import emulation
 from imagebuilder.host.tools import HOST, Tools, choose_tools
 from imagebuilder.image import oci
 from imagebuilder.layers import hints
-from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, Plan, ProjectLayer
+from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, Plan, PackageLayer
 from imagebuilder.store import ImageRecord, LayerRecord, Store
 
 __all__ = ["BuildContext", "Built", "build", "missing_layers", "require_possible"]
@@ -23,7 +23,7 @@ __all__ = ["BuildContext", "Built", "build", "missing_layers", "require_possible
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What a build did: the image, layers made and reused, bytes fetched, and seconds."""
+    """What a build did: the image, its layers made and reused, bytes fetched, and seconds."""
 
     image: ImageRecord
     made: int
@@ -57,7 +57,7 @@ def require_possible(layers: Iterable[Layer], tools: Tools = HOST) -> None:
     """
     for layer in layers:
         step = step_of(layer)
-        if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer | ProjectLayer):
+        if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer | PackageLayer):
             machine = step.root if isinstance(step, BuiltLayer) else step
             if not tools.contained:
                 emulation.require(platforms.of(machine.architecture))
@@ -96,10 +96,11 @@ def _build(plan: Plan, context: BuildContext) -> Built:
     if compared:
         agreement.require_image(context, compared())
     image = oci.write_image(plan, [records[layer.key] for layer in plan.layers], context.store)
+    made_here = sum(not records[layer.key].is_empty for layer in missing)
     return Built(
         image=image,
-        made=len(missing),
-        reused=len(plan.layers) - len(missing),
+        made=made_here,
+        reused=len(image.layers) - made_here,
         fetched=fetched,
         seconds=time.monotonic() - started,
     )

@@ -22,10 +22,10 @@ from imagebuilder.fetch import locked
 from imagebuilder.fetch.locked import Package
 from imagebuilder.host.tools import choose_tools
 from imagebuilder.layers.bytecode.interpreter import Interpreters
-from imagebuilder.layers.project import wheel_name
+from imagebuilder.layers.package import wheel_name
 from imagebuilder.layers.wheels.collisions import check_collisions
 from imagebuilder.lock.model import Wheel
-from imagebuilder.plan import BuiltLayer, Layer, OsLayer, Plan, ProjectLayer, WheelLayer
+from imagebuilder.plan import BuiltLayer, Layer, OsLayer, Plan, PackageLayer, WheelLayer
 from imagebuilder.store import DamagedDownloadError, LayerRecord, check_bytes
 
 
@@ -94,7 +94,7 @@ def check_wheels(plan: Plan, context: BuildContext) -> None:
         if context.store.has_download(wheel.sha256, wheel.size)
     }
     files = {name: context.store.download(wheel.sha256) for name, wheel in wheels.items()}
-    files |= _project_wheel(plan, context)
+    files |= _package_wheel(plan, context)
     try:
         check_collisions(files)
     except BuildError:
@@ -105,10 +105,10 @@ def check_wheels(plan: Plan, context: BuildContext) -> None:
         check_collisions({name: path for name, path in files.items() if name not in damaged})
 
 
-def _project_wheel(plan: Plan, context: BuildContext) -> dict[str, Path]:
+def _package_wheel(plan: Plan, context: BuildContext) -> dict[str, Path]:
     """Find the wheel of the user's project, by its name."""
     records = (
-        context.store.layer(layer.wheel_key) for layer in plan.layers if isinstance(layer, ProjectLayer)
+        context.store.layer(layer.wheel_key) for layer in plan.layers if isinstance(layer, PackageLayer)
     )
     places = [context.store.blob(record.digest) for record in records if record]
     return {wheel_name(place): place for place in places}

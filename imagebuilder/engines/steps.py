@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imagebuilder.core.progress import Advance
-from imagebuilder.engines.agreement import require_build, require_project, require_project_build
+from imagebuilder.engines.agreement import require_build, require_package, require_package_build
 from imagebuilder.engines.context import BuildContext, Step
 from imagebuilder.fetch.locked import Package
 from imagebuilder.host.tools import choose_tools
@@ -15,7 +15,7 @@ from imagebuilder.layers.bytecode.interpreter import Interpreters
 from imagebuilder.layers.bytecode.layer import build_bytecode_layer
 from imagebuilder.layers.files import build_files_layer, build_keys_layer
 from imagebuilder.layers.imported import import_layer
-from imagebuilder.layers.project import build_project_layer, build_project_wheel
+from imagebuilder.layers.package import build_package_layer, build_package_wheel
 from imagebuilder.layers.system.install import build_os_layer, build_os_parts
 from imagebuilder.layers.wheels.layer import build_wheel_layer
 from imagebuilder.lock.model import Deb, Source, Wheel
@@ -27,7 +27,7 @@ from imagebuilder.plan import (
     KeysLayer,
     OsLayer,
     OsPart,
-    ProjectLayer,
+    PackageLayer,
     UpperOsLayer,
     WheelLayer,
     parts,
@@ -76,7 +76,7 @@ def packages(layer: Step) -> tuple[Package, ...]:
             needed = layer.wheels
         case BytecodeLayer():
             needed = (*layer.below, *layer.packages, *layer.wheels)
-        case ProjectLayer():
+        case PackageLayer():
             needed = (*layer.below, *layer.packages, *layer.requirements.wheels)
         case FilesLayer() | KeysLayer():
             pass
@@ -128,26 +128,27 @@ def _made(layer: Step, context: BuildContext, pythons: Interpreters, advance: Ad
         case FilesLayer():
             progress.begin(layer.key, layer.title, "writing")
             record = build_files_layer(layer, store)
-        case ProjectLayer():
+        case PackageLayer():
             progress.begin(layer.key, layer.title, "building")
-            record = _make_project(layer, context, advance)
+            record = _make_package(layer, context, advance)
         case KeysLayer():
             progress.begin(layer.key, layer.title, "making")
             record = build_keys_layer(layer, store)
     return record
 
 
-def _make_project(layer: ProjectLayer, context: BuildContext, advance: Advance) -> LayerRecord:
+def _make_package(layer: PackageLayer, context: BuildContext, advance: Advance) -> LayerRecord:
     """Make a project's wheel, unless the store has it, and unpack it."""
     store = context.store
     wheel = store.layer(layer.wheel_key)
     if wheel is None:
-        require_project_build(context, layer)
+        require_package_build(context, layer)
         files = _files((*layer.packages, *layer.requirements.wheels), store)
-        wheel = build_project_wheel(layer, files, store, tools=choose_tools(context.site))
-        require_project(context, layer, store.blob(wheel.digest))
+        folder = context.recipe_folder / layer.source
+        wheel = build_package_wheel(layer, folder, files, store, tools=choose_tools(context.site))
+        require_package(context, layer, store.blob(wheel.digest))
         store.put_layer(layer.wheel_key, wheel)
-    return build_project_layer(layer, wheel, store, advance)
+    return build_package_layer(layer, wheel, store, advance)
 
 
 def _make_parts(

@@ -155,6 +155,8 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
         record = store.layer(layer.key)
         if record is None and isinstance(layer, OsPart) and layer.debs:
             record = store.layer(layer.likely)
+        if record is not None and record.is_empty:
+            continue
         packages = packages_of(layer)
         blob = layer.blob if isinstance(layer, ImportedLayer) else None
         parts.append(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from imagebuilder.core import documents
@@ -25,10 +25,11 @@ from imagebuilder.plan import (
     OsLayer,
     OsPart,
     Plan,
-    ProjectLayer,
+    PackageLayer,
     WheelLayer,
 )
 from imagebuilder.store import (
+    EMPTY_LAYER,
     ImageLayer,
     ImageRecord,
     IndexRecord,
@@ -39,6 +40,8 @@ from imagebuilder.store import (
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+CREATED_BY = "imagebuilder: "
+"""How the history of an image's config begins each line; the title of a layer follows."""
 
 
 def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> ImageRecord:
@@ -46,13 +49,16 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
 
     Args:
         plan: what the image is.
-        layers: its layers as made, in the plan's order.
+        layers: one record for each layer of the plan; the image leaves out those that are empty.
         store: where both go.
 
     Raises:
         StoreError: the store is full or not writable.
 
     """
+    made = [(layer, record) for layer, record in zip(plan.layers, layers, strict=True) if not record.is_empty]
+    plan = replace(plan, layers=tuple(layer for layer, _ in made))
+    layers = [record for _, record in made]
     config = documents.dumps(image_config(plan, [layer.diff_id for layer in layers]))
     config_digest, config_size = store.put_bytes(config)
     manifest_digest, manifest_size = store.put_bytes(manifest_document(config, layers))
@@ -68,7 +74,7 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
         siblings=plan.siblings,
         layers=tuple(
             ImageLayer(record=record, title=layer.title, component=_component(layer))
-            for layer, record in zip(plan.layers, layers, strict=True)
+            for layer, record in made
         ),
     )
     store.put_image(image)
@@ -147,18 +153,19 @@ def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: S
 
 
 def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
-    """Tell whether an image has the config and the layers that a plan gives now.
+    """Return whether an image has the config and the layers that a plan gives now.
 
-    A layer whose record is gone from the store counts as the plan's: its diffID stands in the config.
+    A layer whose record is gone from the store counts as the plan's: its diffID is in the config.
     """
-    records = [layer.record for layer in image.layers]
-    if len(records) != len(plan.layers):
+    own = plan.of_image({layer.title for layer in image.layers})
+    if len(image.layers) != len(own.layers):
         return False
-    config = documents.dumps(image_config(plan, [record.diff_id for record in records]))
+    config = documents.dumps(image_config(own, [layer.record.diff_id for layer in image.layers]))
     if image.config != documents.digest_of(config):
         return False
-    made = [store.layer(layer.key) for layer in plan.layers]
-    return all(new is None or new.digest == old.digest for new, old in zip(made, records, strict=True))
+    records = dict(zip(own.layers, (layer.record for layer in image.layers), strict=True))
+    made = {layer: store.layer(layer.key) for layer in plan.layers}
+    return all(new is None or new == records.get(layer, EMPTY_LAYER) for layer, new in made.items())
 
 
 def manifest_document(config: bytes, layers: Sequence[LayerRecord | BaseLayer]) -> bytes:
@@ -197,9 +204,7 @@ def image_config(plan: Plan, diff_ids: Sequence[str]) -> dict[str, Any]:
         "os": "linux",
         "config": {key: value for key, value in run.items() if value},
         "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
-        "history": [
-            {"created": EPOCH, "created_by": f"imagebuilder: {layer.title}"} for layer in plan.layers
-        ],
+        "history": [{"created": EPOCH, "created_by": CREATED_BY + layer.title} for layer in plan.layers],
     }
 
 
@@ -211,7 +216,7 @@ def _component(layer: Layer) -> str:
             return layer.distribution
         case OsPart():
             return layer.system.distribution
-        case BuiltLayer() | WheelLayer() | BytecodeLayer() | ProjectLayer():
+        case BuiltLayer() | WheelLayer() | BytecodeLayer() | PackageLayer():
             return layer.component
         case FilesLayer():
             return layer.name

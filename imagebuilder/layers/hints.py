@@ -129,7 +129,9 @@ def changed(plan: Plan, before: Mapping[str, LayerRecord], store: Store) -> tupl
 
 
 def is_as_recorded(record: LayerRecord, store: Store) -> bool:
-    """Read a layer, and tell whether it has the digest and the diffID of its record."""
+    """Read a layer, and return whether it has the digest and the diffID of its record."""
+    if record.is_empty:
+        return True
     try:
         return tarstream.digests(store.blob(record.digest)) == (
             record.digest,

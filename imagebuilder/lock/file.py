@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from imagebuilder.core import jsontext, platforms, textfile
+from imagebuilder.core import files, jsontext, platforms
 from imagebuilder.core.model import Strict
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import ImagebuilderError, InputError, LockError, Problem
@@ -125,7 +125,7 @@ def read(path: Path) -> LockFile:
 
 def write(file: LockFile, path: Path) -> None:
     """Write a lock file in one step."""
-    textfile.write(path, dumps(file))
+    files.write(path, dumps(file))
 
 
 def require_in_step(file: LockFile, inputs: Mapping[str, str], recipe: Path) -> None:

@@ -32,7 +32,7 @@ _LINE = re.compile(r"[^\x00-\x1f\x7f]{1,1000}")
 # The newest C library known, for tags of wheels in a lock that does not name its own.
 _NEWEST_GLIBC = "2.99"
 
-Found = Iterator[tuple[str, str]]
+Problems = Iterator[tuple[str, str]]
 """Key path and message of each problem."""
 
 
@@ -53,7 +53,7 @@ def require(lock: Lock, where: str) -> None:
         raise LockError.of(found)
 
 
-def _problems(lock: Lock) -> Found:
+def _problems(lock: Lock) -> Problems:
     yield from _head(lock)
     yield from _sorted("wheels", [wheel.name for wheel in lock.wheels])
     yield from _sorted("debs", [deb.name for deb in lock.debs])
@@ -72,7 +72,7 @@ def _problems(lock: Lock) -> Found:
     yield from _hashes(lock)
 
 
-def _head(lock: Lock) -> Found:
+def _head(lock: Lock) -> Problems:
     """Check the fields that depend on no other."""
     if platforms.of(lock.architecture) not in platforms.KNOWN:
         yield "architecture", f"`{lock.architecture}` is not one that images are made for"
@@ -86,20 +86,20 @@ def _head(lock: Lock) -> Found:
             yield f"overrides[{number}]", "holds text that is not one line"
 
 
-def _once(key: str, names: Sequence[str]) -> Found:
+def _once(key: str, names: Sequence[str]) -> Problems:
     for name, count in Counter(names).items():
         if count > 1:
             yield key, f"has `{name}` {count} times"
 
 
-def _sorted(key: str, names: Sequence[str]) -> Found:
+def _sorted(key: str, names: Sequence[str]) -> Problems:
     """Check that a list is in the resolver's order: another order would give another image."""
     yield from _once(key, names)
     if list(names) != sorted(names):
         yield key, "is not in order of names"
 
 
-def _wheels(key: str, wheels: Iterable[Wheel], lock: Lock) -> Found:
+def _wheels(key: str, wheels: Iterable[Wheel], lock: Lock) -> Problems:
     tags = _tags(lock)
     for number, wheel in enumerate(wheels):
         try:
@@ -129,7 +129,7 @@ def _tags(lock: Lock) -> dict[str, int] | None:
     return wheeltags.order(lock.python, found[0] if found else _NEWEST_GLIBC, machine)
 
 
-def _debs(key: str, debs: Iterable[Deb], lock: Lock) -> Found:
+def _debs(key: str, debs: Iterable[Deb], lock: Lock) -> Problems:
     known = platforms.of(lock.architecture) in platforms.KNOWN
     for number, deb in enumerate(debs):
         place = f"{key}[{number}]"
@@ -150,7 +150,7 @@ def _debs(key: str, debs: Iterable[Deb], lock: Lock) -> Found:
             )
 
 
-def _build(key: str, build: Build, lock: Lock) -> Found:
+def _build(key: str, build: Build, lock: Lock) -> Problems:
     yield from _sorted(f"{key}.packages", build.packages)
     yield from _sorted(f"{key}.system", build.system)
     yield from _sorted(f"{key}.debs", [deb.name for deb in build.debs])
@@ -170,7 +170,7 @@ def _build(key: str, build: Build, lock: Lock) -> Found:
             yield f"{key}.sources[{number}]", message
 
 
-def _project(project: ProjectBuild, lock: Lock) -> Found:
+def _project(project: ProjectBuild, lock: Lock) -> Problems:
     yield from _sorted("project.wheels", [wheel.name for wheel in project.wheels])
     yield from _wheels("project.wheels", project.wheels, lock)
     # Two packages of one name in one venv: which of them is imported would be chance.
@@ -201,7 +201,7 @@ def _source(source: Source) -> str:
     return ""
 
 
-def _image(image: BaseImage) -> Found:
+def _image(image: BaseImage) -> Problems:
     names = [(package.name, package.architecture) for package in image.packages]
     if names != sorted(set(names)):
         yield "image.packages", "is not in order of names, or names one twice"
@@ -209,7 +209,7 @@ def _image(image: BaseImage) -> Found:
         yield "image.archives", "is not in order of names, or names one twice"
 
 
-def _hashes(lock: Lock) -> Found:
+def _hashes(lock: Lock) -> Problems:
     """Check that each hash belongs to one file: two names for the same bytes would be one package."""
     files: dict[str, str] = {}
     for key, items in _lists(lock):

@@ -197,7 +197,7 @@ class BytecodeLayer:
     architecture: str
     venv: str = VENV
 
-    FORMAT = 2  # also of `layers/hooks/bytecode`: a change there that changes bytes counts this up
+    FORMAT = 3  # also of `layers/hooks/bytecode`: a change there that changes bytes counts this up
 
     @property
     def title(self) -> str:
@@ -318,45 +318,16 @@ class BuiltLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectFile:
-    """A file or link of a user's project: path below its folder, mode, and content.
+class PackageLayer:
+    """The user's own package: a wheel that its backend makes of files of this host, unpacked into the venv.
 
     Attributes:
-        path: relative, in normal form.
-        mode: 0o755 or 0o644; how the files lie on the host beyond that changes nothing.
-        sha256: of a file's content; "" for a link.
-        target: of a link; "" for a file.
-
-    """
-
-    path: str
-    mode: int
-    sha256: str = ""
-    target: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Project:
-    """A user's project as it lies on this host: its name, the version it gives itself, and its files.
-
-    The version is empty where only its backend knows it. `folder` is where the files are.
-    """
-
-    name: str
-    version: str
-    files: tuple[ProjectFile, ...]
-    folder: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProjectLayer:
-    """A user's project: a wheel that its own backend makes, unpacked into the venv.
-
-    Attributes:
-        project: whose files.
+        name: of the package, as indexes write it.
+        source: its folder, relative to the recipe's.
+        checksum: of its files: names, kinds, modes and contents. Hex sha256.
         requirements: what its backend needs, in a venv of which nothing is kept.
         python: release of the image's Python, as in 3.13.
-        packages: Debian's packages of what runs the backend: that Python and its libraries, and where the
+        packages: Debian's packages of what runs the backend: that Python and its libraries, or, where the
             image can compile modules, all of the image's.
         below: layers of a base from a registry, which then has what is not among the packages.
         architecture: of the packages.
@@ -364,7 +335,9 @@ class ProjectLayer:
 
     """
 
-    project: Project
+    name: str
+    source: str
+    checksum: str
     requirements: WheelLayer
     python: str
     packages: tuple[Deb, ...]
@@ -373,26 +346,25 @@ class ProjectLayer:
     venv: str = VENV
 
     component = "project"
-    FORMAT = 1  # also of `layers/hooks/project`: a change there that changes bytes counts this up
+    FORMAT = 1  # also of `layers/hooks/package`: a change there that changes bytes counts this up
 
     @property
     def title(self) -> str:
-        return " ".join(filter(None, (self.project.name, self.project.version, "(your project)")))
+        return f"your package: {self.name}"
 
     @cached_property
     def key(self) -> str:
-        return _key("project", self.FORMAT, [*self._made_of, self.venv])
+        return _key("package", self.FORMAT, [*self._made_of, self.venv])
 
     @cached_property
     def wheel_key(self) -> str:
         """Name the wheel, which the layer is made of."""
-        return _key("project-wheel", self.FORMAT, self._made_of)
+        return _key("package-wheel", self.FORMAT, self._made_of)
 
     @property
     def _made_of(self) -> list[object]:
-        project = self.project
         system = [sorted(deb.sha256 for deb in self.packages), [layer.digest for layer in self.below]]
-        return [project.name, project.version, project.files, self.requirements.key, self.python, system]
+        return [self.name, self.checksum, self.requirements.key, self.python, system]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -422,7 +394,7 @@ Layer = (
     | WheelLayer
     | BytecodeLayer
     | FilesLayer
-    | ProjectLayer
+    | PackageLayer
     | KeysLayer
 )
 

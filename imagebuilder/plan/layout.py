@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from imagebuilder import catalog
 from imagebuilder.catalog import Selection
@@ -23,8 +23,7 @@ from imagebuilder.plan.layer import (
     Layer,
     OsLayer,
     OsPart,
-    Project,
-    ProjectLayer,
+    PackageLayer,
     UpperOsLayer,
     User,
     WheelLayer,
@@ -83,15 +82,32 @@ class Plan:
         """How many layers, from the lowest on, hold Debian packages: those of the base, and the system."""
         return sum(isinstance(layer, ImportedLayer | OsLayer | OsPart) for layer in self.layers)
 
+    def of_image(self, titles: Collection[str]) -> Plan:
+        """Leave out the bytecode layers that an image does not have, because nothing had to be compiled.
 
-def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Project | None = None) -> Plan:
+        A plan cannot tell which bytecode layers come out empty: that depends on the content of the wheels.
+
+        Args:
+            titles: of the image's layers.
+
+        """
+        return replace(
+            self,
+            layers=tuple(
+                layer
+                for layer in self.layers
+                if layer.title in titles or not isinstance(layer, BytecodeLayer)
+            ),
+        )
+
+
+def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...]) -> Plan:
     """Lay out an image.
 
     Args:
         selection: the recipe, with its components.
         lock: what it was resolved to.
         files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.plan.rootfs`.
-        project: the user's, where the recipe has one.
 
     """
     recipe, parts = selection.recipe, selection.parts
@@ -111,7 +127,7 @@ def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Pr
             *_bytecode_layers(lock),
             # Last, and small: what changes with every recipe must not stand below gigabytes.
             FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
-            *_project_layers(lock, project),
+            *_package_layers(selection, lock, project.package),
             *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
         ),
         config=config(selection, lock, account),
@@ -217,25 +233,22 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
         yield WheelLayer(component=component, wheels=group, python=lock.python)
 
 
-def _project_layers(lock: Lock, project: Project | None) -> Iterable[ProjectLayer]:
-    if project is None:
+def _package_layers(selection: Selection, lock: Lock, checksum: str) -> Iterable[PackageLayer]:
+    asked = selection.recipe.project
+    if asked is None or lock.project is None:
         return
-    by_name = {deb.name: deb for deb in lock.debs}
-    if not lock.image and {"gcc", f"python{lock.python}-dev"} <= by_name.keys():
-        packages = lock.debs  # a compiler and Python's headers: it may have modules in C
+    names = {deb.name for deb in lock.debs}
+    if not lock.image and {"gcc", f"python{lock.python}-dev"} <= names:
+        packages = lock.debs  # a compiler and Python's headers: the package may have modules in C
     else:
-        interpreter = _interpreter(lock)
-        packages = tuple(
-            deb for deb in lock.debs if deb in interpreter or _BACKENDS_RUN_ON.fullmatch(deb.name)
-        )
-    yield ProjectLayer(
-        project=project,
-        requirements=WheelLayer(
-            component="build",
-            wheels=lock.project.wheels if lock.project else (),
-            python=lock.python,
-            venv=_BUILD_VENV,
-        ),
+        own = _interpreter(lock)
+        packages = tuple(deb for deb in lock.debs if deb in own or _BACKENDS_RUN_ON.fullmatch(deb.name))
+    wheels = lock.project.wheels
+    yield PackageLayer(
+        name=lock.project.name,
+        source=asked.source,
+        checksum=checksum,
+        requirements=WheelLayer(component="build", wheels=wheels, python=lock.python, venv=_BUILD_VENV),
         python=lock.python,
         packages=packages,
         below=lock.image.layers if lock.image else (),
@@ -268,8 +281,8 @@ def _has_modules(wheel: Wheel) -> bool:
     """Guess from its file name whether a wheel is more than libraries, of which no plan reads a byte.
 
     A wheel for one platform and any Python (`py3-none-manylinux_2_28_x86_64`) brings programs and libraries
-    of C, as NVIDIA's do; what is for one Python, or for any platform, brings modules. A wrong guess costs an
-    empty layer, or a shared one: modules are compiled in any case.
+    of C, as NVIDIA's do; what is for one Python, or for any platform, brings modules. A wrong guess costs
+    a shared layer at most: modules are compiled in any case, and without modules there is no layer.
     """
     _, abi, platform = wheel.file.removesuffix(".whl").rsplit("-", 3)[-3:]
     return abi != "none" or platform == "any"

@@ -1,4 +1,4 @@
-"""What an image says of itself: the labels `org.opencontainers.image.*` that only a person can fill."""
+"""The block `about:` of a recipe: labels `org.opencontainers.image.*` that only a person can fill in."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _licenses(value: str) -> str:
     except InvalidLicenseExpression:
         raise yamlfile.Invalid(
             f"`{yamlfile.printable(value)}` is not an SPDX licence expression",
-            'write it as in "Apache-2.0 AND BSD-3-Clause"; what is not on the list is LicenseRef-NAME',
+            'write it as in "Apache-2.0 AND BSD-3-Clause"; outside SPDX\'s list: LicenseRef-NAME',
         ) from None
 
 
@@ -47,15 +47,15 @@ Url = Annotated[str, AfterValidator(_url)]
 
 
 class About(Strict):
-    """What the labels `org.opencontainers.image.*` say of the image, where only a person knows it.
+    """Labels `org.opencontainers.image.*` of the image, under the same names.
 
-    The labels of the same name are in every image: `title` and `version` made from the recipe's name and the
-    lock where they are not given here, `created` (the epoch, as all times in the image) and `base.name`.
+    Every image also has these: `title` and `version` (by default from the recipe's name and the lock),
+    `created` (the epoch, as all times in the image) and `base.name`.
     """
 
-    title: Annotated[Text, Field(description="Name for people. Without it: the recipe's.")] = ""
+    title: Annotated[Text, Field(description="Title of the image. Default: the recipe's name.")] = ""
     description: Annotated[Text, Field(description="What the image is for, in a sentence.")] = ""
-    version: Annotated[Text, Field(description="Version of the image. Without it: made of the pins.")] = ""
+    version: Annotated[Text, Field(description="Version of the image. Default: made of the pins.")] = ""
     licenses: Annotated[
         str,
         AfterValidator(_licenses),
@@ -64,6 +64,6 @@ class About(Strict):
     source: Annotated[Url, Field(description="URL of the sources that the image is built from.")] = ""
     revision: Annotated[Text, Field(description="Revision of those sources.")] = ""
     documentation: Annotated[Url, Field(description="URL of its documentation.")] = ""
-    url: Annotated[Url, Field(description="URL where one finds out more.")] = ""
+    url: Annotated[Url, Field(description="URL of a page about the image.")] = ""
     vendor: Annotated[Text, Field(description="Who distributes it.")] = ""
-    authors: Annotated[Text, Field(description="Who answers for it, with a way to reach them.")] = ""
+    authors: Annotated[Text, Field(description="Who maintains it, and how to reach them.")] = ""

@@ -1,11 +1,11 @@
-"""`imagebuilder init`: a shipped recipe, as a start for one's own."""
+"""`imagebuilder init`: copy a shipped recipe, as a starting point."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from imagebuilder.core import share, yamlfile
+from imagebuilder.core import files, yamlfile
 from imagebuilder.errors import InputError, Problem
 from imagebuilder.recipe import schema
 
@@ -15,21 +15,21 @@ SCHEMA = "recipe.schema.json"
 def copy_templates(destination: Path, recipe_name: str, *, force: bool = False) -> tuple[Path, ...]:
     """Write a shipped recipe, and the schema that its first line points editors at.
 
-    The lock is left behind: the recipe is there to be changed.
+    The lock is not copied, because the recipe is going to be changed.
 
     Args:
-        destination: folder to write to; made if it is not there.
+        destination: folder to write to; created if it does not exist.
         recipe_name: which of the shipped recipes.
-        force: write over files that are there already.
+        force: overwrite existing files.
 
     Returns:
-        What was written.
+        The files written.
 
     Raises:
-        InputError: there is no such recipe, a file is in the way, or the folder is not writable.
+        InputError: there is no such recipe, a file exists, or the folder is not writable.
 
     """
-    known = {path.stem: path for path in share.folder("recipes").glob("*.yaml")}
+    known = {path.stem: path for path in files.resources("recipes").glob("*.yaml")}
     if recipe_name not in known:
         raise InputError(
             f"`{yamlfile.printable(recipe_name)}` is not a shipped recipe",
@@ -39,12 +39,12 @@ def copy_templates(destination: Path, recipe_name: str, *, force: bool = False) 
         destination / f"{recipe_name}.yaml": known[recipe_name].read_text(encoding="utf-8"),
         destination / SCHEMA: schema_text(),
     }
-    # The schema is this program's own text: one from before is brought up to date without asking.
+    # The schema is generated: an older one is replaced without asking.
     in_the_way = [path for path in texts if path.exists() and path.name != SCHEMA]
     if in_the_way and not force:
         raise InputError.of(
             [
-                Problem(message="is there already", where=str(path), hint="--force writes over it")
+                Problem(message="already exists", where=str(path), hint="--force overwrites it")
                 for path in in_the_way
             ]
         )
@@ -62,5 +62,5 @@ def copy_templates(destination: Path, recipe_name: str, *, force: bool = False) 
 
 
 def schema_text() -> str:
-    """Write the recipe's JSON Schema as the file beside the recipes holds it."""
+    """Return the recipe's JSON Schema as the text of a file."""
     return json.dumps(schema(), indent=2) + "\n"

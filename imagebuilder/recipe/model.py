@@ -1,4 +1,4 @@
-"""What a recipe may say: its keys, their types, and the checksum of what it asks for."""
+"""The recipe as a model: its keys, their types, and the checksum of what it requests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from imagebuilder.core import platforms as known_platforms
 from imagebuilder.core import yamlfile
 from imagebuilder.core.model import Strict
+from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
-# What packaging takes for a version, less the spaces around it and the `v` before it.
+# `packaging` also accepts spaces around a version and a `v` before it: a pin has neither.
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]*")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _PYTHON = re.compile(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?")
@@ -63,9 +64,9 @@ def _requirement(value: str) -> str:
         ) from None
     if parsed.url:
         raise yamlfile.Invalid(
-            f"`{parsed.name}` is asked for by URL",
-            "name a version: a lock holds bytes, not places "
-            "(a wheel of your own goes into a wheel folder, see docs/how-to/site.md)",
+            f"`{parsed.name}` is requested by URL",
+            "give a version instead: locks name files by checksum, never by URL "
+            "(put a wheel of your own into a wheel folder, see docs/how-to/site.md)",
         )
     return value
 
@@ -75,7 +76,7 @@ def _base(value: str) -> str:
         shown = yamlfile.printable(value)
         raise yamlfile.Invalid(
             f"`{shown}` is not a base",
-            f'for an image of a registry write {{image: "{shown}"}}'
+            f'for an image from a registry write {{image: "{shown}"}}'
             if {"/", "@"} & set(value) or re.search(r":[0-9]", value)
             else 'write "debian:trixie" (a distribution and its suite)',
         )
@@ -83,8 +84,6 @@ def _base(value: str) -> str:
 
 
 def _image(value: str) -> str:
-    # Here and not on top: only a recipe with such a base pays for it.
-    from imagebuilder.core.reference import parse
 
     try:
         reference = parse(value)
@@ -109,9 +108,9 @@ def _platform(value: str) -> str:
 
 
 def _sorted(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Put platforms in order: how a recipe lists them changes nothing."""
+    """Sort platforms: their order in a recipe has no meaning."""
     if not values:
-        raise yamlfile.Invalid("names no platform", f"leave the key out for {known_platforms.DEFAULT}")
+        raise yamlfile.Invalid("lists no platform", f"leave the key out for {known_platforms.DEFAULT}")
     return tuple(sorted(values))
 
 
@@ -142,7 +141,7 @@ class Ssh(Strict):
 
 
 class Hosts(Strict):
-    """Where the image will run. What CUDA asks of a driver and of a GPU is then checked before a build."""
+    """Where the image will run. `check` then compares these hosts with what CUDA requires."""
 
     driver: Annotated[
         str,
@@ -161,15 +160,15 @@ class Hosts(Strict):
 
 
 class NotSecret(Strict):
-    """A file in which the search before a push finds something, although it is not secret."""
+    """A reviewed file: the search for secrets before a push reports it, but it holds none."""
 
     path: Annotated[
-        str, Field(min_length=1, max_length=4096, description="Of the file, as the finding names it.")
+        str, Field(min_length=1, max_length=4096, description="The file's path, as `push` prints it.")
     ]
     sha256: Annotated[
         str,
         _must_match(_SHA256, "a sha256", "64 hexadecimal digits, as the finding prints them"),
-        Field(description="Of the whole file: with another content it is searched again."),
+        Field(description="Checksum of the whole file: if the content changes, it is reported again."),
     ]
     reason: Annotated[
         str,
@@ -180,7 +179,7 @@ class NotSecret(Strict):
 
 
 class RegistryImage(Strict):
-    """A base from a registry. Its layers stay as they are; what the recipe adds comes on top of them."""
+    """A base from a registry. Its layers stay unchanged, and the recipe's layers come on top."""
 
     image: Annotated[
         str,
@@ -195,7 +194,7 @@ class RegistryImage(Strict):
         _must_match(_DIGEST, "a digest", "a digest is `sha256:` and 64 hexadecimal digits"),
         Field(
             description="Digest of its manifest, or of its list of platforms. "
-            "Without one the lock takes what the tag stands for, and keeps it."
+            "Without it, `lock` looks the tag up and records the digest."
         ),
     ] = ""
 
@@ -203,7 +202,7 @@ class RegistryImage(Strict):
     def _one_digest(self) -> RegistryImage:
         inside = self.image.partition("@")[2]
         if self.digest and inside not in {"", self.digest}:
-            raise yamlfile.Invalid("two digests are given that differ", "keep one of the two")
+            raise yamlfile.Invalid("gives two different digests", "keep one of the two")
         return self
 
     @property
@@ -213,7 +212,7 @@ class RegistryImage(Strict):
 
     @property
     def pinned(self) -> str:
-        """The digest that the recipe asks for, wherever it stands; "" where it leaves it to the lock."""
+        """The digest that the recipe gives, in either place; "" if it leaves the choice to the lock."""
         return self.digest or self.image.partition("@")[2]
 
 
@@ -230,7 +229,7 @@ class Recipe(Strict):
         Discriminator(_kind_of_base),
         Field(
             description="Distribution and suite, bootstrapped from its archive: `debian:` bookworm, trixie "
-            "or sid; `ubuntu:` jammy or noble. Or an image of a registry, of one of these: "
+            "or sid; `ubuntu:` jammy or noble. Or an image from a registry that is built on one of these: "
             "`{image: ..., digest: ...}`."
         ),
     ]
@@ -244,8 +243,8 @@ class Recipe(Strict):
         AfterValidator(_sorted),
         Field(
             min_length=1,
-            description="What to make it for: `linux/amd64`, `linux/arm64` or both. "
-            "An index joins the images of several.",
+            description="Platforms to build for: `linux/amd64`, `linux/arm64` or both. "
+            "For several, an index lists the image of each.",
         ),
     ] = (known_platforms.DEFAULT,)
     pins: Annotated[
@@ -258,8 +257,8 @@ class Recipe(Strict):
     override: Annotated[
         tuple[str, ...],
         Field(
-            description="Pins to force against what the other packages' own metadata says; "
-            "the smoke test then has to show that it works.",
+            description="Pins to force although the metadata of other packages forbids them; "
+            "the smoke test has to show that they work.",
         ),
     ] = ()
     build: Annotated[
@@ -268,16 +267,16 @@ class Recipe(Strict):
     ] = ()
     devel: Annotated[
         bool,
-        Field(description="Whether nvcc, the headers of CUDA's libraries and their link names are in it."),
+        Field(description="Whether to include nvcc, the headers of CUDA's libraries and their link names."),
     ] = False
     hosts: Annotated[Hosts, Field(description="Where the image will run.")] = Hosts()
     providers: Annotated[
         dict[str, Literal["apt", "wheel"]],
         Field(
             default_factory=dict,
-            description="Where a component comes from that has several providers: `wheel`, or `apt` for "
-            "NVIDIA's packages on a base from a registry. Without it: wheels where something pinned loads "
-            "them, else the base's packages.",
+            description="For a component with several providers, the one to use: `wheel`, or `apt` for "
+            "NVIDIA's packages on a base from a registry. Without it: wheels if another pinned component "
+            "loads them, else the base's packages.",
         ),
     ]
     ssh: Annotated[Ssh, Field(default_factory=Ssh, description="The ssh contract of the image.")]
@@ -295,29 +294,29 @@ class Recipe(Strict):
     not_secret: Annotated[
         tuple[NotSecret, ...],
         Field(
-            description="Files that were reviewed: what the search for secrets found in them is not secret. "
-            "`push` prints what to write here."
+            description="Reviewed files that the search for secrets reports although they hold none. "
+            "`push` prints the lines to add here."
         ),
     ] = ()
     labels: Annotated[
         dict[str, Text], Field(default_factory=dict, description="More OCI labels of the image.")
     ]
     about: Annotated[
-        About, Field(default_factory=About, description="The image's title, licences, sources and the like.")
+        About, Field(default_factory=About, description="The image's title, licences, sources and so on.")
     ]
     tags: Annotated[
         tuple[TagTemplate, ...],
         Field(
-            description="Tags to push under, of the versions in the lock: `torch{torch}-cu{cuda:2}`. "
+            description="Tags to push, filled with the versions in the lock: `torch{torch}-cu{cuda:2}`. "
             "Fields: the pins, `python`, `suite`, `name`, `lock`; `:2` takes the first two parts. "
-            "Without it: one made of the pins, after the recipe's name where the repository has another one, "
-            "and the first twelve digits of the lock's checksum.",
+            "Without it there are two: one made of the pins, with the recipe's name in front if the "
+            "repository is named differently, and the first twelve digits of the lock's checksum.",
         ),
     ] = ()
 
     @property
     def distribution(self) -> str:
-        """The base's, as far as the recipe says it: an image of a registry tells it when it is locked."""
+        """The base's distribution; "" for an image from a registry, where only the lock knows it."""
         return self.base.partition(":")[0] if isinstance(self.base, str) else ""
 
     @property
@@ -326,20 +325,20 @@ class Recipe(Strict):
 
     @property
     def image(self) -> RegistryImage | None:
-        """The base, where it comes from a registry."""
+        """The base if it comes from a registry, else None."""
         return None if isinstance(self.base, str) else self.base
 
     @property
     def python_minor(self) -> str:
-        """Python's major.minor, the part that file paths and wheel tags carry."""
+        """Python's major.minor, as in file paths and wheel tags."""
         return ".".join(self.python.split(".")[:2])
 
     def checksum(self) -> str:
-        """Hash what the recipe asks for: comments, order of keys and quoting do not count. Hex sha256.
+        """Return the hex sha256 of what the recipe requests. A lock with another checksum is stale.
 
-        Nor does what only names the image, the hosts it is for, how its keys come there, or what was
-        reviewed: they are no reason to resolve again. Nor do the platforms, each of which has a lock of its
-        own: one more changes nothing for the others.
+        Comments, the order of keys and quoting do not count. Neither do keys that no resolver reads: names,
+        tags, hosts, where ssh keys come from, reviewed files. Nor do the platforms: the lock has a section
+        for each, and adding one leaves the others valid.
         """
         asked = self.model_dump(
             mode="json",
@@ -348,7 +347,7 @@ class Recipe(Strict):
                 "ssh": {"keys"},
             },
         )
-        # Keys that most recipes do not use count only where they are used.
+        # Keys that most recipes do not use count only if they are used.
         for key in ("build", "devel", "providers"):
             if not asked[key]:
                 del asked[key]
@@ -357,7 +356,7 @@ class Recipe(Strict):
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a text could be the name of a recipe."""
+    """Return whether a text is a valid name of a recipe."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Where the keys of a recipe stand, for messages: file, line and key."""
+"""The places of a recipe's keys, for messages: file, line and key."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Places:
     """The places of one recipe's keys.
 
     Attributes:
-        recipe: its name, which stands for the file where a recipe was not read from one.
-        document: the file as it was read.
+        recipe: its name, used in messages if the recipe was not read from a file.
+        document: the parsed file.
 
     """
 
@@ -21,13 +21,13 @@ class Places:
     document: Document | None = None
 
     def of(self, *path: str | int) -> str:
-        """Name the place of a key: `recipes/x.yaml:7: pins.nccl`; without a file `x: pins.nccl`."""
+        """Return the place of a key: `recipes/x.yaml:7: pins.nccl`; without a file `x: pins.nccl`."""
         if self.document is None or path[0] not in self.document.data:
             return f"{self.recipe}: {dotted_path(path)}"
         return self.document.where(path)
 
     def of_package(self, name: str) -> str:
-        """Name the place of a Debian package under `apt:`, whatever version is asked for there."""
+        """Return the place of a Debian package under `apt:`, with or without a version there."""
         if self.document is None:
             return f"{self.recipe}: apt: {name}"
         listed = self.document.data.get("apt", ())

@@ -58,7 +58,7 @@ _RENAMES = {
 
 
 def load(path: Path, components: frozenset[str]) -> Recipe:
-    """Read and check one recipe, where nobody will ask for the places of its keys; see `read`."""
+    """Read and check one recipe; `read` also returns the places of its keys."""
     return read(path, components)[0]
 
 
@@ -70,27 +70,28 @@ def read(path: Path, components: frozenset[str]) -> tuple[Recipe, Places]:
         components: what the catalog can pin.
 
     Returns:
-        The recipe, and where its keys stand.
+        The recipe, and the places of its keys.
 
     Raises:
-        InputError: every problem in the file, each with line, key and a way out.
+        InputError: every problem in the file, each with line, key and remedy.
 
     """
     document = yamlfile.read(path)
     if not isinstance(document.data, dict) or not document.data:
         message = "is empty" if document.data == {} else "is not a mapping of keys"
         raise InputError(message, where=document.where(()), hint="`imagebuilder init` writes a recipe")
-    # What no model can say is checked on the raw data, so that it is reported together with the rest.
+    # Rules that involve several keys are checked on the raw data: so they are reported even where the model
+    # refuses a value.
     recipe = yamlfile.validate(document, Recipe, _RENAMES, also=_cross_checks(document, components))
     return recipe, Places(recipe=recipe.name, document=document)
 
 
 def with_pins(path: Path, moved: Mapping[str, tuple[str, str]]) -> str:
-    """Give a recipe's text with other values of pins; everything else stays as a person wrote it.
+    """Return a recipe's text with new values for some pins; everything else stays as a person wrote it.
 
     Args:
-        path: the recipe, which was read without problems.
-        moved: pin, its value now, and the new one.
+        path: a valid recipe.
+        moved: for each pin its present value and the new one.
 
     Raises:
         InputError: a pin is not written on one line with its value in quotes.
@@ -100,7 +101,7 @@ def with_pins(path: Path, moved: Mapping[str, tuple[str, str]]) -> str:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for name, (old, new) in moved.items():
         number = document.line(("pins", name)) - 1
-        # The quotes tell the value from a comment that speaks of it.
+        # The quotes distinguish the value from a comment that mentions it.
         pattern = rf"""(\b{re.escape(name)}["']?\s*:\s*["']){re.escape(old)}(["'])"""
         lines[number], count = re.subn(pattern, rf"\g<1>{new}\g<2>", lines[number], count=1)
         if not count:
@@ -112,7 +113,7 @@ def with_pins(path: Path, moved: Mapping[str, tuple[str, str]]) -> str:
     return "".join(lines)
 
 
-def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.Found]:
+def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.KeyProblem]:
     yield from _pin_problems(document, components)
     yield from _repeated(document)
     yield from _env_problems(document)
@@ -135,12 +136,12 @@ def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> It
         )
 
 
-def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.Found]:
+def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.KeyProblem]:
     pins = _mapping(document, "pins")
     for name in pins:
         if name == "python":
             yield document.problem(
-                ("pins", name), "python is not among the pins", "it has a key of its own: `python:`"
+                ("pins", name), "python is not pinned here", "it has its own key: `python:`"
             )
         elif name not in components:
             names = ", ".join(sorted(components - {"python"}))
@@ -173,7 +174,7 @@ def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> It
                 )
 
 
-def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
+def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
     for key in ("apt", "pip", "override", "build", "tags", "platforms"):
         seen: dict[str, int] = {}
         for i, item in enumerate(_sequence(document, key)):
@@ -190,7 +191,7 @@ def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
             seen.setdefault(word, i)
 
 
-def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
+def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
     for name in _mapping(document, "env"):
         if not _ENV_NAME.fullmatch(name):
             yield document.problem(
@@ -208,7 +209,7 @@ def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
             )
 
 
-def _reviewed_twice(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
+def _reviewed_twice(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
     seen: set[tuple[object, object]] = set()
     for i, item in enumerate(_sequence(document, "not_secret")):
         key = (item.get("path"), item.get("sha256")) if isinstance(item, dict) else (None, i)
@@ -217,7 +218,7 @@ def _reviewed_twice(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
         seen.add(key)
 
 
-def _tag_problems(document: yamlfile.Document) -> Iterator[yamlfile.Found]:
+def _tag_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
     known = tags.FIELDS | frozenset(_mapping(document, "pins"))
     for i, template in enumerate(_sequence(document, "tags")):
         if isinstance(template, str) and (problem := tags.unknown(template, known)):

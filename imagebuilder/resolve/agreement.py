@@ -52,7 +52,7 @@ from imagebuilder.resolve.request import ArchivePin, BuildRequest, Request, requ
 
 OF_PYTHON = "python"  # the component of wheels that no other brings in
 
-Found = Iterator[tuple[str, str]]
+Problems = Iterator[tuple[str, str]]
 """Key path and message of each problem."""
 
 
@@ -120,7 +120,7 @@ def counts(requirement: Requirement, variables: Mapping[str, str], extra: str = 
         return False  # a comparison that has no meaning, as of a version with a word
 
 
-def _problems(selection: Selection, lock: Lock) -> Found:
+def _problems(selection: Selection, lock: Lock) -> Problems:
     recipe, wanted = selection.recipe, request(selection, platforms.of(lock.architecture))
     yield from _head(recipe, lock, wanted)
     yield from _base(recipe, lock)
@@ -138,14 +138,14 @@ def _problems(selection: Selection, lock: Lock) -> Found:
             yield f"layers[{number}].key", "is not the key of a layer of this lock"
 
 
-def _head(recipe: Recipe, lock: Lock, wanted: Request) -> Found:
+def _head(recipe: Recipe, lock: Lock, wanted: Request) -> Problems:
     pairs = (("recipe", lock.recipe, recipe.name), ("python", lock.python, wanted.python))
     for key, has, asked in pairs:
         if has != asked:
             yield key, f"is {has}, and the recipe asks for {asked}"
 
 
-def _base(recipe: Recipe, lock: Lock) -> Found:
+def _base(recipe: Recipe, lock: Lock) -> Problems:
     if recipe.image is None:
         if lock.base != recipe.base:
             yield "base", f"is {lock.base}, and the recipe asks for {recipe.base}"
@@ -165,7 +165,7 @@ def _base(recipe: Recipe, lock: Lock) -> Found:
         yield "image.digest", f"is {lock.image.digest}, and the recipe asks for {recipe.image.pinned}"
 
 
-def _pins(lock: Lock, wanted: Request) -> Found:
+def _pins(lock: Lock, wanted: Request) -> Problems:
     """Hold the versions to the packages, and these to the recipe's pins by the resolver's own rules."""
     versions = pin_versions(wanted.selection, lock)
     for name in sorted(versions.keys() | lock.pins.keys()):
@@ -193,7 +193,7 @@ def _pins(lock: Lock, wanted: Request) -> Found:
             )
 
 
-def _packages(lock: Lock, wanted: Request) -> Found:
+def _packages(lock: Lock, wanted: Request) -> Problems:
     """Hold the list of packages to what is asked for, and each of them to being there."""
     if lock.packages != wanted.packages:
         more = sorted(set(lock.packages) ^ set(wanted.packages))
@@ -209,7 +209,7 @@ def _packages(lock: Lock, wanted: Request) -> Found:
             yield "debs", f"has {name} {versions[name]}, and the recipe asks for {version}"
 
 
-def _archives(lock: Lock, wanted: Request) -> Found:
+def _archives(lock: Lock, wanted: Request) -> Problems:
     known = {*(lock.image.archives if lock.image else ()), ""}
     known |= {pin.archive for pin in archivepins.pins(wanted)}
     for number, deb in enumerate(lock.debs):
@@ -217,7 +217,7 @@ def _archives(lock: Lock, wanted: Request) -> Found:
             yield f"debs[{number}].archive", f"neither the base nor a pin knows the archive {deb.archive}"
 
 
-def _required(key: str, wheels: Sequence[Wheel], requirements: Iterable[str], lock: Lock) -> Found:
+def _required(key: str, wheels: Sequence[Wheel], requirements: Iterable[str], lock: Lock) -> Problems:
     """Find requirements that no wheel fulfils."""
     variables = environment(lock.python, lock.architecture)
     versions = {wheel.name: wheel.version for wheel in wheels}
@@ -232,7 +232,7 @@ def _required(key: str, wheels: Sequence[Wheel], requirements: Iterable[str], lo
             yield key, f"has {name} {versions[name]}, and `{text}` is asked for"
 
 
-def _components(key: str, wheels: Sequence[Wheel], components: Mapping[str, str]) -> Found:
+def _components(key: str, wheels: Sequence[Wheel], components: Mapping[str, str]) -> Problems:
     known = {*components.values(), OF_PYTHON}
     for number, wheel in enumerate(wheels):
         owner = components.get(wheel.name)
@@ -241,7 +241,7 @@ def _components(key: str, wheels: Sequence[Wheel], components: Mapping[str, str]
             yield f"{key}[{number}].component", f"is {wheel.component}, and {wheel.name} belongs to {wanted}"
 
 
-def _overrides(lock: Lock, wanted: Request) -> Found:
+def _overrides(lock: Lock, wanted: Request) -> Problems:
     """Hold what is forced to what the recipe forces; the reasons are for people."""
     versions = {wheel.name: wheel.version for wheel in lock.wheels}
     expected = [
@@ -262,7 +262,7 @@ def _overrides(lock: Lock, wanted: Request) -> Found:
             yield f"overrides[{number}].contradicts", "names a wheel that the lock does not have"
 
 
-def _builds(lock: Lock, wanted: Request) -> Found:
+def _builds(lock: Lock, wanted: Request) -> Problems:
     asked = wanted.builds if lock.image is None else ()
     components = [item.component for item in asked]
     if [build.component for build in lock.builds] != components:
@@ -272,7 +272,7 @@ def _builds(lock: Lock, wanted: Request) -> Found:
         yield from _build(f"builds[{number}]", build, item, lock)
 
 
-def _project(lock: Lock, wanted: Request) -> Found:
+def _project(lock: Lock, wanted: Request) -> Problems:
     has, asked = lock.project, wanted.project
     if has is None or asked is None:
         if has is not None:
@@ -287,7 +287,7 @@ def _project(lock: Lock, wanted: Request) -> Found:
     yield from _components("project.wheels", has.wheels, {})
 
 
-def _build(key: str, build: Build, asked: BuildRequest, lock: Lock) -> Found:
+def _build(key: str, build: Build, asked: BuildRequest, lock: Lock) -> Problems:
     if not catalog.matches(build.version, asked.value):
         yield f"{key}.version", f'is {build.version}, and the recipe asks for "{asked.value}"'
     if build.packages != asked.packages:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from imagebuilder.core import jsontext, textfile
+from imagebuilder.core import files, jsontext
 from imagebuilder.core.model import Strict
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError
@@ -149,7 +149,7 @@ def write(report: Report, path: Path) -> None:
         InputError: the place cannot be written.
 
     """
-    textfile.write(path, dumps(report))
+    files.write(path, dumps(report))
 
 
 def read_bytes(path: Path) -> bytes:

@@ -2,7 +2,7 @@
 
     blobs/sha256/<hex>       layers, image configs and manifests
     downloads/sha256/<hex>   wheels and Debian packages, as fetched
-    layers/<key>.json        which blob a layer's key gave (`LayerRecord`)
+    layers/<key>.json        the blob that a layer's key gave, or that the layer is empty (`LayerRecord`)
     images/<name>.json       the last image of that name (`ImageRecord`); for another platform than
                              linux/amd64 `<name>--linux-arm64.json`
     indexes/<name>.json      what joins the platforms' images of that name (`IndexRecord`)
@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from imagebuilder.store.files import DamagedDownloadError, check_bytes, explained, link_or_copy, remove_tree
 from imagebuilder.store.folder import BlobWriter, Store
-from imagebuilder.store.records import ImageLayer, ImageRecord, IndexRecord, LayerRecord
+from imagebuilder.store.records import EMPTY_LAYER, ImageLayer, ImageRecord, IndexRecord, LayerRecord
 
 __all__ = [
+    "EMPTY_LAYER",
     "BlobWriter",
     "DamagedDownloadError",
     "ImageLayer",

@@ -128,7 +128,7 @@ def _contents(folder: Path) -> Iterator[Path]:
 
 def _damages(store: Store, advance: Advance) -> Iterator[Damage]:
     layers = {key: store.layer(key) for key in store.layer_keys()}
-    unpacked = {record.digest: ("", 0) for record in layers.values() if record}
+    unpacked = {record.digest: ("", 0) for record in layers.values() if record and not record.is_empty}
     for kind in ("blobs", "downloads"):
         for path in _contents(store.root / kind):
             name = f"sha256:{path.name}"
@@ -211,7 +211,10 @@ def _oldest_first(paths: Iterable[Path]) -> list[Path]:
 
 
 def _drop_records(store: Store) -> None:
-    """Remove records whose blobs are gone, also reports, sources and results of secret scans."""
+    """Remove records whose blobs are gone, also reports, sources and results of secret scans.
+
+    Records of empty layers stay: without them the next build would download wheels to find out again.
+    """
     for key in store.layer_keys():
         if store.layer(key) is None:
             remove_tree(store.layer_path(key))

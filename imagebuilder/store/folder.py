@@ -161,7 +161,11 @@ class Store:
     def layer(self, key: str) -> LayerRecord | None:
         """Look up what a layer's key gave; None when it was never made, or its blob is gone or torn."""
         kept = _load(self.layer_path(key), LAYER)
-        if kept is None or kept.key != key or not self.has_blob(kept.layer.digest, kept.layer.size):
+        if kept is None or kept.key != key:
+            return None
+        if kept.layer.is_empty:
+            return kept.layer
+        if not self.has_blob(kept.layer.digest, kept.layer.size):
             return None
         files.touch(self.blob(kept.layer.digest))
         return kept.layer

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from imagebuilder.core import platforms
+from imagebuilder.core import documents, platforms
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Size = Annotated[int, Field(ge=0)]
@@ -22,6 +22,17 @@ class LayerRecord:
     size: Size
     unpacked: Size
     media_type: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this records that there is nothing to put into a layer; see `EMPTY_LAYER`."""
+        return self == EMPTY_LAYER
+
+
+EMPTY_LAYER = LayerRecord(
+    digest=documents.digest_of(b""), diff_id=documents.digest_of(b""), size=0, unpacked=0, media_type=""
+)
+"""The record of a layer without files. It has no blob, and images leave it out."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)

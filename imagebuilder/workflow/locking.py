@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from imagebuilder import catalog
 from imagebuilder import recipe as recipes
 from imagebuilder.catalog import Selection, limits
-from imagebuilder.core import platforms, textfile
+from imagebuilder.core import files, platforms
 from imagebuilder.errors import ConflictError, ImagebuilderError, LockError, Problem
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
@@ -113,7 +113,7 @@ def update_pins(
     )
     if write:
         if moved:
-            textfile.write(path, text)
+            files.write(path, text)
         if made != file:
             lockfile.write(made, locks.path_for(path))
     return before, after, moved

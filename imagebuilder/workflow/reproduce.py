@@ -20,7 +20,10 @@ _SHOWN = 50  # files of a layer in the text; the JSON has them all
 
 @dataclass(frozen=True, kw_only=True)
 class LayerVerdict:
-    """One layer that did not come out the same: its title, both digests, and what differs."""
+    """One layer that did not come out the same: its title, both digests, and what differs.
+
+    A digest is empty if that build has no such layer, because it compiled nothing for it.
+    """
 
     title: str
     first: str
@@ -107,14 +110,18 @@ def _file(found: FileDifference) -> Iterator[str]:
 
 
 def _layers(first: ImageRecord, store: Store, second: ImageRecord, other: Store) -> Iterator[LayerVerdict]:
-    for one, two in zip(first.layers, second.layers, strict=True):
-        if one.record.digest != two.record.digest:
-            yield LayerVerdict(
-                title=one.title,
-                first=one.record.digest,
-                second=two.record.digest,
-                difference=layerdiff.compare(store.blob(one.record.digest), other.blob(two.record.digest)),
-            )
+    before, after = (
+        {layer.title: layer.record.digest for layer in image.layers} for image in (first, second)
+    )
+    for title in before | after:
+        one, two = before.get(title, ""), after.get(title, "")
+        if one and two and one != two:
+            difference = layerdiff.compare(store.blob(one), other.blob(two))
+            yield LayerVerdict(title=title, first=one, second=two, difference=difference)
+        elif one != two:
+            about = f"only the {'first' if one else 'second'} build has this layer"
+            difference = LayerDifference(files=(), about=about)
+            yield LayerVerdict(title=title, first=one, second=two, difference=difference)
 
 
 def _config(first: ImageRecord, store: Store, second: ImageRecord, other: Store) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagebuilder import catalog
 from imagebuilder import recipe as recipes
-from imagebuilder.core import textfile
+from imagebuilder.core import files
 from imagebuilder.errors import InputError
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
@@ -111,7 +111,7 @@ def remember(store: Store, digest: str, source: RecipeSource) -> None:
     """Keep the source of an image beside it, for a push that names the image and not the recipe."""
     text = json.dumps({"recipe": source.recipe, "lock": source.lock}, ensure_ascii=False)
     with store.in_use():
-        textfile.write(store.source(digest), f"{text}\n")
+        files.write(store.source(digest), f"{text}\n")
 
 
 def recall(store: Store, image: ImageRecord) -> RecipeSource:

@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from imagebuilder.core import process, textfile
+from imagebuilder.core import files, process
 from imagebuilder.errors import ImagebuilderError
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.worker import Counts
@@ -57,7 +57,7 @@ def main() -> int:
         for said in dict.fromkeys(counts.said):
             sys.stdout.write(f"\n{counts.target}:\n{said}\n")
     if given.out:
-        textfile.write(given.out, text)
+        files.write(given.out, text)
     return 1 if any(counts.crashes for counts in every) else 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from imagebuilder.core import share
+from imagebuilder.core import files
 from imagebuilder.errors import LockError
 from imagebuilder.layers.system import debs as order
 from imagebuilder.lock import model as locks
@@ -182,7 +182,7 @@ class Judge:
     """
 
     def __init__(self, cases: Sequence[Mapping[str, Any]], folder: Path) -> None:
-        self._template = share.template("Dockerfile.j2")
+        self._template = files.template("Dockerfile.j2")
         self._good: dict[str, tuple[Lock, str]] = {}
         self._requires: dict[str, dict[str, tuple[str, ...]]] = {}
         self._depends: dict[str, dict[str, tuple[str, ...]]] = {}

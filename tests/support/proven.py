@@ -15,7 +15,7 @@ from imagebuilder.lock.model import Deb, Lock, Wheel
 from imagebuilder.smoke import report as reports
 from imagebuilder.smoke.report import CheckResult, Host, Report
 from imagebuilder.smoke.verdict import required
-from imagebuilder.store import ImageRecord, Store
+from imagebuilder.store import EMPTY_LAYER, ImageRecord, Store
 from imagebuilder.workflow import join_images, read_locks, read_plans, read_recipe
 from imagebuilder.workflow import source as sources
 from imagebuilder.workflow.source import RecipeSource
@@ -45,8 +45,12 @@ def put_proven(store: Store, *, passed: bool = True) -> tuple[ImageRecord, Recip
 
 
 def put_built(plan: plans.Plan, store: Store, *, passed: bool = True) -> ImageRecord:
-    """Put an image of a plan into a store, of small layers, and a report on it."""
+    """Put an image of a plan into a store, of small layers, and a report on it.
+
+    As in a real image, the last layer of bytecode is empty.
+    """
     records = []
+    empty = [layer for layer in plan.layers if isinstance(layer, plans.BytecodeLayer)][-1:]
     for number, layer in enumerate(plan.layers):
         files = {f"layer{number}": bytes([number]) * 5000}
         if isinstance(layer, plans.OsPart) and layer.name == plans.STATE:
@@ -58,7 +62,7 @@ def put_built(plan: plans.Plan, store: Store, *, passed: bool = True) -> ImageRe
             for wheel in layer.wheels:
                 place = f"opt/venv/lib/python3.13/site-packages/{wheel.name}-{wheel.version}.dist-info"
                 files[f"{place}/METADATA"] = b"Metadata-Version: 2.4\nLicense-Expression: BSD-3-Clause\n\n"
-        record = put_layer(store, files)
+        record = EMPTY_LAYER if layer in empty else put_layer(store, files)
         store.put_layer(layer.key, record)
         records.append(record)
     image = oci.write_image(plan, records, store)

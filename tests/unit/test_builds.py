@@ -10,7 +10,7 @@ import pytest
 
 from imagebuilder import plan as plans
 from imagebuilder.catalog import select
-from imagebuilder.core import process, share
+from imagebuilder.core import files, process
 from imagebuilder.errors import ConflictError, FetchError
 from imagebuilder.host.site import Site
 from imagebuilder.lock import file as lockfile
@@ -215,7 +215,7 @@ def test_what_else_is_in_the_image_does_not_compile_it_again() -> None:
 
 def test_the_dockerfile_has_a_stage_for_each(tmp_path: Path) -> None:
     recipe = samples.recipe(pins={"openmpi": "5.0", "mpi4py": "4.1"}, build=("mpi4py", "openmpi"))
-    text = render(plans.plan(select(recipe), built_lock(), ()), share.template("Dockerfile.j2"))
+    text = render(plans.plan(select(recipe), built_lock(), ()), files.template("Dockerfile.j2"))
     assert "FROM debian:trixie AS compiled-openmpi" in text
     assert "COPY --from=compiled-openmpi /out/ /\n" in text
     assert "apt-get source --download-only --only-source openmpi=5.0.7-1" in text

@@ -289,9 +289,18 @@ def test_folders_and_files_have_the_modes_of_the_wheels_own(tmp_path: Path, stor
         assert item.mode == (expected.mode if item.kind == "dir" else spliced[f"{SITE}/demo/a.py"].mode)
 
 
-def test_wheels_without_modules_give_an_empty_layer(tmp_path: Path, store: Store) -> None:
+def test_wheels_without_modules_give_no_layer(tmp_path: Path, store: Store) -> None:
     tools = cast("Tools", object())  # nothing is run
-    assert unpack(make(store, make_wheel(tmp_path, {"lib/x.so": b""}), tools=tools), store) == {}
+    assert make(store, make_wheel(tmp_path, {"lib/x.so": b""}), tools=tools).is_empty
+
+
+def test_wheels_whose_modules_do_not_compile_give_no_layer(tmp_path: Path, store: Store) -> None:
+    """A second time too, when the file that held the wheel's bytecode is gone, which is as empty."""
+    wheel = make_wheel(tmp_path, {"demo/a.py": b"def broken("})
+    for _ in range(2):
+        assert make(store, wheel).is_empty
+        for blob in (store.root / "blobs" / "sha256").iterdir():
+            blob.unlink()
 
 
 def test_seed_processes_and_place_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

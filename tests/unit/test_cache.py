@@ -8,7 +8,7 @@ import pytest
 from imagebuilder import cli
 from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import InputError, StoreError
-from imagebuilder.store import ImageLayer, ImageRecord, LayerRecord, Store, cache
+from imagebuilder.store import EMPTY_LAYER, ImageLayer, ImageRecord, LayerRecord, Store, cache
 
 
 @pytest.fixture
@@ -167,3 +167,12 @@ def test_a_store_that_is_not_there_stays_so(store: Store) -> None:
     assert cache.prune(store).files == 0
     assert cache.verify(store, no_advance, remove=True) == ()
     assert not store.root.exists()
+
+
+def test_records_of_empty_layers_need_no_file_and_are_never_pruned(store: Store) -> None:
+    """Finding out again that a layer is empty would download its wheels again."""
+    store.put_layer("a" * 64, EMPTY_LAYER)
+    assert store.layer("a" * 64) == EMPTY_LAYER
+    assert cache.verify(store, no_advance) == ()
+    cache.prune(store)
+    assert store.layer("a" * 64) == EMPTY_LAYER

@@ -11,7 +11,7 @@ from imagebuilder.catalog import select
 from imagebuilder.image import diff
 from imagebuilder.image.diff import ChangedValue, ComparedLayer, Side
 from imagebuilder.plan import OsPart
-from imagebuilder.store import LayerRecord, Store
+from imagebuilder.store import EMPTY_LAYER, LayerRecord, Store
 from tests.unit import samples
 
 
@@ -102,3 +102,14 @@ def test_a_part_of_a_system_is_expected_to_be_what_its_packages_gave_elsewhere(s
         "debian trixie: other packages, 2 packages",
         "debian trixie: settings and state",
     ]
+
+
+def test_a_planned_layer_that_came_out_empty_is_not_counted(store: Store) -> None:
+    lock = samples.lock()
+    planned = plan.plan(select(samples.recipe()), lock, ())
+    before = diff.of_plan("a", lock, planned, store).layers
+    store.put_layer(planned.layers[-2].key, EMPTY_LAYER)
+    after = diff.of_plan("b", lock, planned, store).layers
+    assert before is not None
+    assert after == tuple(part for part in before if part.title != planned.layers[-2].title)
+    assert len(after) == len(before) - 1

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from imagebuilder import catalog, recipe
-from imagebuilder.core import share
+from imagebuilder.core import files
 from imagebuilder.errors import InputError
 from imagebuilder.recipe.init import copy_templates
 
-SHIPPED = sorted(path.stem for path in share.folder("recipes").glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in files.resources("recipes").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -29,7 +29,7 @@ def test_a_copied_recipe_loads_and_finds_its_schema(tmp_path: Path, name: str) -
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     mine = tmp_path / "cpu-mpi.yaml"
     mine.write_text("mine\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"cpu-mpi\.yaml: is there already\n.*--force"):
+    with pytest.raises(InputError, match=r"cpu-mpi\.yaml: already exists\n.*--force"):
         copy_templates(tmp_path, "cpu-mpi")
     assert mine.read_text(encoding="utf-8") == "mine\n"
     assert not (tmp_path / "recipe.schema.json").exists()

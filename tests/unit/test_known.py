@@ -15,7 +15,7 @@ from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock
 from imagebuilder.plan import Plan, WheelLayer
-from imagebuilder.store import LayerRecord, Store
+from imagebuilder.store import EMPTY_LAYER, LayerRecord, Store
 from tests.support.wheels import dice, locked, make_wheel, splice
 from tests.unit import samples
 
@@ -134,3 +134,10 @@ class TestForget:
         store.put_layer(layer.key, record)
         assert hints.forget(plan, store) == ({} if what == "nothing" else {layer.key: record})
         assert (store.layer(layer.key) is None) is (what != "nothing")
+
+    def test_an_empty_layer_stays_recorded(self, wheel: Path, store: Store) -> None:
+        plan = self.plan(wheel)
+        layer = plan.layers[0]
+        store.put_layer(layer.key, EMPTY_LAYER)
+        assert hints.forget(plan, store) == {}
+        assert store.layer(layer.key) == EMPTY_LAYER

@@ -5,17 +5,19 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagebuilder.core import textfile
+from imagebuilder.core import files
 from imagebuilder.errors import InputError, StoreError
 from imagebuilder.image import layout, oci
 from imagebuilder.layers.files import build_files_layer
-from imagebuilder.plan import Config, Entry, FilesLayer, Plan
-from imagebuilder.store import ImageRecord, Store
+from imagebuilder.plan import BytecodeLayer, Config, Entry, FilesLayer, Plan
+from imagebuilder.store import EMPTY_LAYER, ImageRecord, Store
+from tests.unit import samples
 
 LAYERS = tuple(
     FilesLayer(name=name, entries=(Entry(path=f"/etc/{name}", kind="file", mode=0o644, text=name),))
@@ -245,8 +247,8 @@ def test_what_is_written_is_as_private_as_the_umask_says(tmp_path: Path) -> None
     store.take_blob(tmp_path / "found", f"sha256:{hashlib.sha256(b'x').hexdigest()}")
     layout.export(image, store, tmp_path / "out")
     layout.export(image, store, tmp_path / "out.tar")
-    textfile.write(tmp_path / "texts" / "x.lock", "text")
-    textfile.write(tmp_path / "texts" / "x.lock", "another")
+    files.write(tmp_path / "texts" / "x.lock", "text")
+    files.write(tmp_path / "texts" / "x.lock", "another")
     wide = [path for path in tmp_path.rglob("*") if path.lstat().st_mode & 0o077]
     assert wide == []
     assert (tmp_path / "texts" / "x.lock").stat().st_mode & 0o777 == 0o600
@@ -259,9 +261,48 @@ def test_what_is_written_is_open_where_the_umask_says_so(
     before = os.umask(0o022)
     try:
         layout.export(image, store, tmp_path / "out")
-        textfile.write(tmp_path / "x.lock", "text")
+        files.write(tmp_path / "x.lock", "text")
         digest, _ = store.put_bytes(b"y")
     finally:
         os.umask(before)
     places = (tmp_path / "out", tmp_path / "x.lock", store.blob(digest))
     assert [oct(path.stat().st_mode & 0o777) for path in places] == ["0o755", "0o644", "0o444"]
+
+
+def with_bytecode(*components: str) -> Plan:
+    """Add a layer of bytecode for each component."""
+    layers = (
+        BytecodeLayer(
+            component=name,
+            wheels=(samples.wheel(name, component=name),),
+            python="3.13",
+            packages=(),
+            below=(),
+            architecture="amd64",
+        )
+        for name in components
+    )
+    return replace(PLAN, layers=(*LAYERS, *layers))
+
+
+def test_an_empty_layer_is_not_in_the_image(store: Store) -> None:
+    """It has no place in the manifest, in the config's diffIDs, or in the history."""
+    records = [build_files_layer(layer, store) for layer in LAYERS]
+    plan = with_bytecode("cuda", "nccl")
+    image = oci.write_image(plan, [*records, EMPTY_LAYER, EMPTY_LAYER], store)
+    assert image.manifest == oci.write_image(PLAN, records, store).manifest
+    assert [layer.title for layer in image.layers] == [layer.title for layer in LAYERS]
+
+
+def test_an_image_without_its_empty_layers_is_still_that_of_its_plan(store: Store) -> None:
+    records = [build_files_layer(layer, store) for layer in LAYERS]
+    plan = with_bytecode("cuda", "nccl")
+    for layer, record in zip(plan.layers, (*records, EMPTY_LAYER, records[0]), strict=True):
+        store.put_layer(layer.key, record)
+    image = oci.write_image(plan, [*records, EMPTY_LAYER, records[0]], store)
+    assert oci.is_image_of(plan, image, store)
+    # An image that lacks a layer which is not empty; one with a layer that is empty by now; another plan's.
+    assert not oci.is_image_of(plan, oci.write_image(PLAN, records, store), store)
+    store.put_layer(plan.layers[-1].key, EMPTY_LAYER)
+    assert not oci.is_image_of(plan, image, store)
+    assert not oci.is_image_of(replace(plan, layers=plan.layers[1:]), image, store)

@@ -11,7 +11,7 @@ from packageurl import PackageURL
 from imagebuilder import catalog, recipe
 from imagebuilder import plan as plans
 from imagebuilder.catalog import select
-from imagebuilder.core import share, tarstream
+from imagebuilder.core import files, tarstream
 from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import BuildError, InputError
 from imagebuilder.image import diff, oci
@@ -61,7 +61,11 @@ def test_a_base_is_a_suite_or_an_image(tmp_path: Path) -> None:
         ('{image: "nvidia/cuda"}', "base.image: `nvidia/cuda` names a repository", "`nvidia/cuda:TAG`"),
         ('{image: "https://x.example/a:1"}', "it holds a scheme", "write `x.example/a:1`"),
         ('{image: "a:1", digest: "sha256:12"}', "base.digest: `sha256:12` is not a digest", "64 hexadecimal"),
-        (f'{{image: "a:1@{DIGEST}", digest: "sha256:{"c" * 64}"}}', "two digests are given", "keep one"),
+        (
+            f'{{image: "a:1@{DIGEST}", digest: "sha256:{"c" * 64}"}}',
+            "gives two different digests",
+            "keep one",
+        ),
         ('{image: "a:1", tag: "2"}', "base.tag: `tag` is not a known key", "known here: digest, image"),
         (f'{{digest: "{DIGEST}"}}', "base.image: `image` is missing", "add `image:`"),
         ("{image: [a]}", "base.image: must be text, not a list", "quotes"),
@@ -157,7 +161,7 @@ def test_the_user_s_number_is_one_that_the_base_does_not_have() -> None:
 
 
 def test_the_dockerfile_starts_from_the_very_image() -> None:
-    text = render(planned(), share.template("Dockerfile.j2"))
+    text = render(planned(), files.template("Dockerfile.j2"))
     assert f"\nFROM {IMAGE['image']}@{DIGEST} AS os\nUSER 0:0\n" in text
     assert "openmpi-bin=5.0.7-1" in text
 

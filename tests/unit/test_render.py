@@ -6,13 +6,13 @@ import pytest
 
 from imagebuilder import plan as plans
 from imagebuilder.catalog import select
-from imagebuilder.core import process, share
+from imagebuilder.core import files, process
 from imagebuilder.plan import Entry
 from imagebuilder.plan.render import render
 from imagebuilder.workflow import read_plan
 from tests.unit import samples
 
-TEMPLATE = share.template("Dockerfile.j2")
+TEMPLATE = files.template("Dockerfile.j2")
 
 
 def rendered(**changes: object) -> str:

@@ -6,6 +6,7 @@ import gzip
 import io
 import tarfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,22 @@ def test_the_order_in_which_downloads_arrive_does_not_count(
         monkeypatch.setattr(locked, "fetch", in_turn)
         digests.add(wheelimage.build(wheels, Store(tmp_path / f"store{turn}")).image.manifest)
     assert len(digests) == 1
+
+
+def test_a_layer_that_only_one_build_has_is_named(wheels: Path, store: Store) -> None:
+    """A module at the compiler's limits may compile on one host and not on another."""
+    plan, context = prepared(wheels, store)
+    first = embedded.build(plan, context).image
+    gone, more = first.layers[0], replace(first.layers[0], title="more")
+    shorter = replace(first, manifest=first.config, layers=first.layers[1:])
+    longer = replace(first, manifest=first.config, layers=(*first.layers, more))
+    for image, layer, whose in ((shorter, gone, "second"), (longer, more, "first")):
+        verdict = reproduce.verify(plan, image, context)
+        assert not verdict.same
+        digests = {"first": "", "second": "", whose: layer.record.digest}
+        assert [(one.title, one.first, one.second) for one in verdict.layers] == [
+            (layer.title, digests["first"], digests["second"])
+        ]
+        assert f"layer   {layer.title}: only the {whose} build has this layer" in list(
+            reproduce.lines(verdict)
+        )

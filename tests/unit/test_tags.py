@@ -33,13 +33,13 @@ def test_versions_fill_a_template(template: str, tag: str) -> None:
     "template", ["{torch", "torch}", "{}", "{torch:0}", "{torch:22}", "{Torch}", "{a.b}"]
 )
 def test_what_is_no_template_is_refused(template: str) -> None:
-    with pytest.raises(Invalid, match="is not a template of a tag"):
+    with pytest.raises(Invalid, match="is not a tag template"):
         tags.check(template)
 
 
 @pytest.mark.parametrize("template", ["", "-x", ".x", "a b", "a/b", "x:y", "{torch}+cpu", "x" * 129])
 def test_what_no_registry_takes_is_refused(template: str) -> None:
-    with pytest.raises(Invalid, match="does not make a tag"):
+    with pytest.raises(Invalid, match="does not give a valid tag"):
         tags.check(template)
 
 

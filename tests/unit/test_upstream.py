@@ -15,7 +15,7 @@ from imagebuilder import catalog
 from imagebuilder import plan as plans
 from imagebuilder.catalog import Selection, select
 from imagebuilder.catalog.upstream import Upstream, file_of
-from imagebuilder.core import share
+from imagebuilder.core import files
 from imagebuilder.errors import ConflictError, FetchError, InputError
 from imagebuilder.fetch import locked
 from imagebuilder.host.site import Site, detect
@@ -229,7 +229,7 @@ def test_the_file_of_an_address() -> None:
 def test_the_dockerfile_is_given_the_archive(server: FileServer, tmp_path: Path) -> None:
     build = resolve(site(tmp_path, server.url + PATH))
     lock = samples.lock(debs=IMAGE, builds=(build,))
-    text = render(plans.plan(select(RECIPE), lock, ()), share.template("Dockerfile.j2"))
+    text = render(plans.plan(select(RECIPE), lock, ()), files.template("Dockerfile.j2"))
     assert "FROM scratch AS sources\n" in text
     assert f"#   --build-context sources=FOLDER                           {FILE}\n" in text
     assert f"echo '{SHA256}  /imagebuilder/archives/{FILE}' >/tmp/sums" in text
@@ -237,5 +237,5 @@ def test_the_dockerfile_is_given_the_archive(server: FileServer, tmp_path: Path)
     assert "127.0.0.1" not in text
     plain = samples.recipe()
     assert "sources=FOLDER" not in render(
-        plans.plan(select(plain), samples.lock(), ()), share.template("Dockerfile.j2")
+        plans.plan(select(plain), samples.lock(), ()), files.template("Dockerfile.j2")
     )

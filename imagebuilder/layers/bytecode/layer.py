@@ -31,7 +31,14 @@ from imagebuilder.layers.wheels.file import Member, content, opened, read_wheel
 from imagebuilder.layers.wheels.layer import merge
 from imagebuilder.layers.wheels.placement import Environment, Placed
 from imagebuilder.plan import BytecodeLayer
-from imagebuilder.store import DamagedDownloadError, LayerRecord, Store, check_bytes, explained
+from imagebuilder.store import (
+    EMPTY_LAYER,
+    DamagedDownloadError,
+    LayerRecord,
+    Store,
+    check_bytes,
+    explained,
+)
 
 # The head of a record, as compile.py has it: batch, length of the path, length of the content.
 _HEAD = struct.Struct("<IIQ")
@@ -67,7 +74,7 @@ def build_bytecode_layer(
     advance: Advance,
     pythons: Interpreters,
 ) -> LayerRecord:
-    """Compile the modules of wheels.
+    """Compile the modules of wheels; the record is `EMPTY_LAYER` if there is no module that compiles.
 
     Args:
         layer: whose, and with which Python.
@@ -101,6 +108,8 @@ def build_bytecode_layer(
             for wheel in layer.wheels:
                 check_bytes(downloads[wheel.sha256], wheel.sha256, wheel.file)
             raise
+        if not made:
+            return EMPTY_LAYER
         stream = cast("BinaryIO", IterReader(_tar(made)))
         return archive.compress_tar(stream, store, advance)
 

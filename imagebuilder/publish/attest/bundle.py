@@ -117,6 +117,7 @@ def documents(
 
     """
     lock, plan = source.read(image.platform)
+    plan = plan.of_image({layer.title for layer in image.layers})
     with store.in_use():
         material = sbom.Material(
             name=image.name,

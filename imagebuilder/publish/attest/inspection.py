@@ -9,6 +9,7 @@ from imagebuilder.core import labels as label_names
 from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError, RegistryError
 from imagebuilder.host.site import Site
+from imagebuilder.image import oci
 from imagebuilder.publish import proof
 from imagebuilder.publish.attest import age as ages
 from imagebuilder.publish.attest import provenance, published, whole
@@ -21,8 +22,6 @@ from imagebuilder.registry import options_for, reader
 from imagebuilder.registry.client import Client
 from imagebuilder.store import ImageRecord, Store
 from imagebuilder.workflow import built_image, labels, named, require_platform
-
-_LAYER = "imagebuilder: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +252,7 @@ def _layers(image: Published, claim: provenance.Claim | None) -> tuple[Inspected
     components = {layer.digest: layer.component for layer in claim.layers} if claim else {}
     return tuple(
         InspectedLayer(
-            title=title.removeprefix(_LAYER),
+            title=title.removeprefix(oci.CREATED_BY),
             component=components.get(layer.digest, ""),
             digest=layer.digest,
             size=layer.size,

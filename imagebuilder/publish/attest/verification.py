@@ -201,15 +201,21 @@ def _tool(task: VerifyTask) -> str:
 
 
 def _plan(task: VerifyTask, source: RecipeSource, tool: str) -> tuple[Plan | None, VerifyCheck]:
-    """Lay the image out anew, and compare everything but the layers' bytes."""
+    """Lay out the image again, and compare everything but the layers' bytes."""
     name = "plan"
     try:
-        _, plan = source.read(task.published.platform)
+        _, planned = source.read(task.published.platform)
     except ImagebuilderError as error:
         if tool and tool != __version__:
             detail = f"made by imagebuilder {tool}, this is {__version__}"
             return None, VerifyCheck(name=name, status="not checked", detail=detail)
         return None, VerifyCheck(name=name, status="failed", detail=error.problems[0].message)
+    plan = planned.of_image({title.removeprefix(oci.CREATED_BY) for title in task.published.titles})
+    for layer in planned.layers:
+        made = None if layer in plan.layers else task.store.layer(layer.key)
+        if made is not None and not made.is_empty:
+            detail = f"the image lacks `{layer.title}`, which this host made from the same recipe and lock"
+            return None, VerifyCheck(name=name, status="failed", detail=detail)
     wanted = oci.image_config(plan, task.published.diff_ids)
     found = dict(task.published.config)
     if wanted == found:

@@ -1,6 +1,6 @@
 # Lay out a root for a project's backend: the image's Python, unpacked and not installed; the venv with the build
 # requirements; and the project's files. Runs in namespaces of its own: a package's link cannot lead out.
-# $1 is Python's release. The build handed in packages, python.tar (a base's), requirements.tar.gz and project.tar.
+# $1 is Python's release. The build handed in packages, python.tar (a base's), requirements.tar.gz and project.
 set -eu
 umask 022
 mkdir root
@@ -25,5 +25,6 @@ mkdir -p root/build/home root/build/project root/build/venv/bin
 ln -s "/usr/bin/python$1" root/build/venv/bin/python
 printf 'home = /usr/bin\ninclude-system-site-packages = false\n' >root/build/venv/pyvenv.cfg
 [ ! -e requirements.tar.gz ] || tar -x -z -C root --no-same-owner -f requirements.tar.gz
-tar -x -C root/build/project --no-same-owner -f project.tar
+cp -R -P --preserve=mode project/. root/build/project
+find root/build/project -exec touch -h -d @0 {} +
 cp hooks/wheel.py root/build/wheel.py

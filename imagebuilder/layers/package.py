@@ -1,17 +1,16 @@
-"""The layer of a user's project: a wheel that the project's own backend makes, unpacked as all wheels are.
+"""The layer of a user's own package: a wheel that its backend makes, unpacked as all wheels are.
 
 The backend runs in a root of the image's own Python, unpacked from its packages, beside the locked build
-requirements in a venv of their own and a copy of the project's files: under fixed paths, without a network or
+requirements in a venv of their own and a copy of the package's files: under fixed paths, without a network or
 a capability, and seeing nothing of this host. Its wheel is read and checked as one from an index is.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -22,12 +21,14 @@ from imagebuilder.core.progress import Advance, no_advance
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import BuildError
 from imagebuilder.host.tools import HOST, Sandbox, Tools
-from imagebuilder.layers import archive, hooks
+from imagebuilder.layers import hooks
 from imagebuilder.layers.bytecode.interpreter import write_base
+from imagebuilder.layers.project import write_folder
 from imagebuilder.layers.wheels.file import listed, opened
 from imagebuilder.layers.wheels.layer import build_wheel_layer
 from imagebuilder.lock.model import Wheel
-from imagebuilder.plan import Project, ProjectFile, ProjectLayer, WheelLayer
+from imagebuilder.plan import PackageLayer, WheelLayer
+from imagebuilder.recipe import pyproject
 from imagebuilder.store import LayerRecord, Store, check_bytes, explained
 
 # What a backend gets: a project of Python takes a second or two, and an emulator a hundred times as long.
@@ -39,23 +40,25 @@ _WHEEL = "application/vnd.imagebuilder.wheel"
 _PRODUCT = "product.whl"
 _COPY = 1 << 20
 _LINES = 30  # of what the backend said, in an error
-_NO_GIT = (
-    "`.git` is not in the build, so no version can come from it: write `version` under [project], or have "
-    "the backend read it from a module"
+_HINT = (
+    "these are the backend's own words: it has no network, no `.git`, and of packages what [build-system] "
+    "requires; a version that comes from git has to be written into pyproject.toml or a module instead"
 )
 
 
-def build_project_wheel(
-    layer: ProjectLayer,
+def build_package_wheel(
+    layer: PackageLayer,
+    source: Path,
     downloads: Mapping[str, Path],
     store: Store,
     *,
     tools: Tools = HOST,
 ) -> LayerRecord:
-    """Have a project's backend make its wheel.
+    """Have a package's backend make its wheel.
 
     Args:
         layer: whose, and with what.
+        source: the folder that it was planned from.
         downloads: file of every package and build requirement, by hex sha256.
         store: where the wheel and all temporary files go.
         tools: where dpkg and the backend run.
@@ -64,17 +67,19 @@ def build_project_wheel(
         The record of the wheel itself, a blob of the store.
 
     Raises:
-        BuildError: the backend failed, or made something else than this project's wheel.
+        BuildError: the backend failed, made something else than this package's wheel, or the folder is not
+            what was planned any more.
+        InputError: the folder holds what cannot be copied.
         DamagedDownloadError: a package is not the locked one any more.
         EnvironmentFault: this host gives it no namespaces.
 
     """
     with store.work() as folder, tools.open(folder, network=False) as sandbox:
-        sandbox.copy_in(*_hand_in(layer, downloads, store, folder))
-        _run(layer, sandbox)
+        sandbox.copy_in(*_hand_in(layer, source, downloads, store, folder))
+        _run(layer, source, sandbox)
         sandbox.copy_out(_PRODUCT)
-        product = _checked_copy(layer, folder / _PRODUCT, folder / "checked.whl")
-        _require_own(layer.project, product)
+        product = _checked_copy(source, folder / _PRODUCT, folder / "checked.whl")
+        _require_own(layer, source, product)
         with store.writer() as writer, product.open("rb") as stream:
             while data := stream.read(_COPY):
                 writer.write(data)
@@ -82,14 +87,14 @@ def build_project_wheel(
     return LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type=_WHEEL)
 
 
-def build_project_layer(
-    layer: ProjectLayer, wheel: LayerRecord, store: Store, advance: Advance
+def build_package_layer(
+    layer: PackageLayer, wheel: LayerRecord, store: Store, advance: Advance
 ) -> LayerRecord:
-    """Unpack a project's wheel into a layer.
+    """Unpack a package's wheel into a layer.
 
     Args:
         layer: whose.
-        wheel: what `build_project_wheel` gave.
+        wheel: what `build_package_wheel` gave.
         store: that has it, and gets the layer.
         advance: told the bytes of the wheel done.
 
@@ -130,13 +135,13 @@ def wheel_name(path: Path) -> str:
 
 
 def _hand_in(
-    layer: ProjectLayer, downloads: Mapping[str, Path], store: Store, folder: Path
+    layer: PackageLayer, source: Path, downloads: Mapping[str, Path], store: Store, folder: Path
 ) -> tuple[str, ...]:
     """Lay out all that the build needs; returns the names of it."""
     (folder / "packages").mkdir()
     (folder / "hooks").mkdir()
     hooks.hand_in("project", folder / "hooks")
-    names = ["packages", "hooks", "project.tar"]
+    names = ["packages", "hooks", "project"]
     for deb in layer.packages:
         check_bytes(downloads[deb.sha256], deb.sha256, Path(deb.path).name)
         with explained(folder):
@@ -149,9 +154,7 @@ def _hand_in(
         record = _requirements(layer.requirements, downloads, store)
         with explained(folder):
             shutil.copyfile(store.blob(record.digest), folder / "requirements.tar.gz")
-    with explained(folder), (folder / "project.tar").open("xb") as out:
-        for data in _tar(layer.project):
-            out.write(data)
+    write_folder(layer, source, folder / "project")
     return tuple(names)
 
 
@@ -164,77 +167,46 @@ def _requirements(layer: WheelLayer, downloads: Mapping[str, Path], store: Store
     return record
 
 
-def _tar(project: Project) -> Iterator[bytes]:
-    """Write the files as they were when the plan was made; of a changed one the layer's key would lie."""
-    folders = {folder for file in project.files for folder in archive.parents(file.path)}
-    by_path = {file.path: file for file in project.files}
-    for path in sorted({*folders, *by_path}):
-        file = by_path.get(path)
-        if file is None:
-            yield archive.directory(path, 0o755)
-        elif file.target:
-            yield archive.symlink(path, file.target)
-        else:
-            data = _content(project, file)
-            yield archive.regular(path, file.mode, len(data)) + data + archive.padding(len(data))
-    yield archive.TAR_END
-
-
-def _content(project: Project, file: ProjectFile) -> bytes:
-    place = Path(project.folder) / file.path
-    try:
-        data = place.read_bytes()
-    except OSError as error:
-        raise BuildError(f"cannot be read: {error.strerror}", where=str(place)) from error
-    if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise BuildError("was changed while the image was being built", where=str(place), hint="build again")
-    return data
-
-
-def _run(layer: ProjectLayer, sandbox: Sandbox) -> None:
+def _run(layer: PackageLayer, source: Path, sandbox: Sandbox) -> None:
     try:
         sandbox.run(["sh", "hooks/build.sh", layer.python], timeout=_SECONDS, cwd=sandbox.folder)
     except CommandError as error:
         said = "\n".join(map(printable, error.result.stderr.splitlines()[-_LINES:]))
-        hint = "these are the backend's own words: it has no network, and only what [build-system] requires"
         raise hooks.refused(error, layer.title) or BuildError(
-            f"the project's backend made no wheel:\n{said or error}",
-            where=layer.project.folder,
-            hint=hint if layer.project.version else f"{hint}; {_NO_GIT}",
+            f"the build backend of {layer.name} made no wheel:\n{said or error}", where=str(source), hint=_HINT
         ) from error
 
 
-def _checked_copy(layer: ProjectLayer, product: Path, place: Path) -> Path:
+def _checked_copy(source: Path, product: Path, place: Path) -> Path:
     """Copy what the backend left: a link or a device there would have this host's own file read, or wait."""
-    refused = BuildError(
-        f"the backend left no wheel of at most {_LIMIT >> 30} GiB", where=layer.project.folder
-    )
+    refused = BuildError(f"the backend left no wheel of at most {_LIMIT >> 30} GiB", where=str(source))
     try:
         descriptor = os.open(product, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise refused from error
-    with os.fdopen(descriptor, "rb") as source:
+    with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LIMIT:
             raise refused
         with explained(place), place.open("xb") as out:
-            shutil.copyfileobj(source, out, _COPY)
+            shutil.copyfileobj(stream, out, _COPY)
     return place
 
 
-def _require_own(project: Project, wheel: Path) -> None:
-    """Refuse the wheel of another package: it would take that one's place, or that of another version."""
+def _require_own(layer: PackageLayer, source: Path, wheel: Path) -> None:
+    """Refuse the wheel of another package, or of another version than pyproject.toml says."""
     file = wheel_name(wheel)
     try:
         name, version, _, _ = parse_wheel_filename(file)
     except InvalidWheelFilename as error:
         raise BuildError(
-            f"what the backend made is not called as a wheel: {printable(str(error))}", where=project.folder
+            f"what the backend made is not called as a wheel: {printable(str(error))}", where=str(source)
         ) from None
-    wanted = f"{project.name} {project.version}".strip()
-    if name != project.name or (project.version and version != Version(project.version)):
+    wanted = pyproject.read(source.parent, source.name, str(source)).version
+    if name != layer.name or (wanted and version != Version(wanted)):
         raise BuildError(
-            f"the backend made a wheel of {name} {version}, and pyproject.toml is of {wanted}",
-            where=project.folder,
+            f"the backend made a wheel of {name} {version}, and pyproject.toml is of "
+            f"{f'{layer.name} {wanted}'.strip()}",
+            where=str(source),
             hint="say the same name and version in both places",
         )
