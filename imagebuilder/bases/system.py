@@ -23,7 +23,7 @@ from imagebuilder.bases.tree import Tree
 from imagebuilder.core import yamlfile
 from imagebuilder.core.model import Strict, Table
 from imagebuilder.debian import sources, suites
-from imagebuilder.debian.sources import Source
+from imagebuilder.debian.sources import AptSource
 from imagebuilder.errors import InputError
 from imagebuilder.lock.model import Installed
 
@@ -211,7 +211,7 @@ def _archives(tree: Tree) -> tuple[Archive, ...]:
     return tuple(found.values())
 
 
-def _of_source(source: Source, stem: str, tree: Tree) -> Iterator[Archive]:
+def _of_source(source: AptSource, stem: str, tree: Tree) -> Iterator[Archive]:
     if not _is_remote(source.uri):
         shown = yamlfile.printable(source.uri)
         log.warning("the base's package archive %s is left out: not http or https", shown)

@@ -1,4 +1,4 @@
-"""The catalog: one YAML file a component says who provides it, what it needs, and how to see what loads."""
+"""The catalog: one YAML file for each component, with its providers, needs, limits and version probe."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from imagebuilder.catalog.model import (
     matches,
     names,
     names_package,
+    numbers,
 )
 from imagebuilder.catalog.select import VENV, Part, Selection, select
 
@@ -38,5 +39,6 @@ __all__ = [
     "matches",
     "names",
     "names_package",
+    "numbers",
     "select",
 ]

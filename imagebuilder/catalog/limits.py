@@ -1,12 +1,11 @@
-"""Facts of the catalog against a recipe: what no package's metadata says, and what would go wrong."""
+"""Compare a recipe with the catalog's limits, which no package's metadata states."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from imagebuilder.catalog.model import Component, Limit, matches
+from imagebuilder.catalog.model import Component, Limit, matches, numbers
 from imagebuilder.catalog.select import Selection
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.recipe import Recipe
@@ -14,7 +13,7 @@ from imagebuilder.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class _Broken:
-    """A limit that a recipe does not keep, the version that it holds for, and the other thing's value."""
+    """A limit that a recipe breaks: the component's version, and the value outside the limit."""
 
     component: Component
     version: str
@@ -23,23 +22,22 @@ class _Broken:
 
 
 def require(selection: Selection, versions: Mapping[str, str]) -> None:
-    """Refuse a recipe that breaks a fact of the catalog.
+    """Refuse a recipe that breaks a limit of the catalog.
 
     Args:
         selection: the recipe, with its components.
-        versions: full versions of a lock, for what the recipe leaves open; may be empty.
+        versions: full versions from a lock, for components that are not pinned; may be empty.
 
     Raises:
-        ConflictError: every fact that is broken.
+        ConflictError: every limit that is broken.
 
     """
-    found = problems(selection, versions)
-    if found:
-        raise ConflictError.of(found)
+    if broken := problems(selection, versions):
+        raise ConflictError.of(broken)
 
 
 def problems(selection: Selection, versions: Mapping[str, str]) -> list[Problem]:
-    """Find the facts that a recipe breaks; see `require`."""
+    """Return a problem for each limit that a recipe breaks; see `require`."""
     recipe = selection.recipe
     implied = {part.component.name: part.pin for part in selection.parts if part.pin}
     pins = {**implied, **versions, **recipe.pins, "python": recipe.python}
@@ -47,7 +45,7 @@ def problems(selection: Selection, versions: Mapping[str, str]) -> list[Problem]
 
 
 def notes(selection: Selection, versions: Mapping[str, str]) -> list[str]:
-    """Say what holds together, and is worth knowing before the image is used."""
+    """Return notes on combinations that work, but that users of the image should know about."""
     recipe = selection.recipe
     pins = {**recipe.pins, "python": recipe.python, **versions}
     return [
@@ -78,7 +76,7 @@ def _values(recipe: Recipe, pins: Mapping[str, str], of: str) -> tuple[str, ...]
 
 
 def _problem(selection: Selection, broken: _Broken) -> Problem:
-    """Name both parties, and the values of either that would work."""
+    """Name both sides, and the values of either that would work."""
     recipe = selection.recipe
     limit, name = broken.limit, broken.component.name
     own = f'{name} "{broken.version}"'
@@ -92,7 +90,7 @@ def _problem(selection: Selection, broken: _Broken) -> Problem:
     if limit.of not in recipe.pins and limit.of not in keys:
         key = ("pins", name) if name in recipe.pins else ("devel",)
     return Problem(
-        message=f'{label} "{broken.value}" clashes with {own}, which takes {words}: {limit.why}',
+        message=f'{label} "{broken.value}" clashes with {own}, which needs {words}: {limit.why}',
         where=selection.places.of(*key),
         hint=_hint(recipe, broken),
     )
@@ -100,7 +98,7 @@ def _problem(selection: Selection, broken: _Broken) -> Problem:
 
 def _hint(recipe: Recipe, broken: _Broken) -> str:
     limit, component = broken.limit, broken.component
-    nearest = limit.least if limit.least and _numbers(broken.value) < _numbers(limit.least) else limit.most
+    nearest = limit.least if limit.least and numbers(broken.value) < numbers(limit.least) else limit.most
     ways = [f'set {limit.of}: "{nearest}"']
     if limit.of == "gpus":
         ways = ["leave that GPU out of `hosts:`"]
@@ -112,25 +110,21 @@ def _hint(recipe: Recipe, broken: _Broken) -> str:
             for other in component.limits
             if other.of == limit.of and other.strict and _within(broken.value, other)
         },
-        key=_numbers,
+        key=numbers,
     )
     # The nearest one on either side.
-    below = [version for version in fitting if _numbers(version) < _numbers(broken.version)][-1:]
-    above = [version for version in fitting if _numbers(version) > _numbers(broken.version)][:1]
+    below = [version for version in fitting if numbers(version) < numbers(broken.version)][-1:]
+    above = [version for version in fitting if numbers(version) > numbers(broken.version)][:1]
     if component.name in recipe.pins:
         ways += [f'set {component.name}: "{version}"' for version in (*below, *above)]
-    # Not where the suite has one version of it, whatever that is for.
+    # Only if it follows the other's pin; a suite may have a single version of it.
     elif component.like and matches(broken.version, recipe.pins.get(component.like, "")):
         ways += [f'set {component.like}: "{version}"' for version in (*below, *above)]
     return ", or ".join(ways)
 
 
 def _within(value: str, limit: Limit) -> bool:
-    """Tell whether a value lies between both ends, which are prefixes: 13.3 is no more than 13."""
-    numbers = _numbers(value)
-    least, most = _numbers(limit.least), _numbers(limit.most)
-    return (not least or numbers >= least[: len(numbers)]) and (not most or numbers[: len(most)] <= most)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"[0-9]+", version))
+    """Return whether a value lies between both bounds. They are prefixes: 13.3 does not exceed 13."""
+    own = numbers(value)
+    least, most = numbers(limit.least), numbers(limit.most)
+    return (not least or own >= least[: len(own)]) and (not most or own[: len(most)] <= most)

@@ -1,4 +1,4 @@
-"""One file of the catalog: who provides a component, what it needs, and how to see what loads."""
+"""The model of a catalog file: the providers, needs, limits and version probe of one component."""
 
 from __future__ import annotations
 
@@ -17,39 +17,37 @@ _PACKAGE = "imagebuilder.catalog"
 
 
 class Provider(Strict):
-    """One way to get a component; the first whose `when` fits the recipe is taken.
+    """One way to get a component. A recipe uses the first provider whose `when` matches.
 
-    Texts may hold `{version}`, `{major}`, `{minor}` (major.minor), `{dashed}` (major-minor) of the pin, and
-    `{site}`, the folder of the venv's packages.
+    Texts may hold `{version}`, `{major}`, `{minor}` (major.minor) and `{dashed}` (major-minor) of the pin,
+    and `{site}`, the venv's site-packages folder.
     """
 
     when: Annotated[
         dict[str, str],
         Field(default_factory=dict, description="Another component's pin, as a prefix: `cuda: '12'`."),
     ]
-    wheel: Annotated[str, Field(description="Distribution whose version is the pin.")] = ""
+    wheel: Annotated[str, Field(description="Python distribution; the pin is its version.")] = ""
     archive: Annotated[
         str,
         Field(
-            description="Package archive, besides the distribution's own, that has the Debian packages; "
-            "a base from a registry is set up for it."
+            description="Package archive that has the Debian packages, if it is not the distribution's own. "
+            "The base has to be from a registry, and set up for the archive."
         ),
     ] = ""
     built_for: Annotated[
         dict[str, str],
         Field(
             default_factory=dict,
-            description="How the Debian version ends for another component's pin: `cuda: '+cuda{minor}'`.",
+            description="Ending of the Debian version, by another component's pin: `cuda: '+cuda{minor}'`.",
         ),
     ]
-    wheels: Annotated[
-        tuple[str, ...], Field(description="More distributions that go with it, at any version that fits.")
-    ] = ()
+    wheels: Annotated[tuple[str, ...], Field(description="More Python requirements that come with it.")] = ()
     apt: Annotated[
-        tuple[str, ...], Field(description="Debian packages; the first one's version is the pin.")
+        tuple[str, ...], Field(description="Debian packages; the pin is the version of the first.")
     ] = ()
     devel_wheels: Annotated[
-        tuple[str, ...], Field(description="More of them in images with `devel: true`.")
+        tuple[str, ...], Field(description="More Python requirements in images with `devel: true`.")
     ] = ()
     devel_apt: Annotated[
         tuple[str, ...], Field(description="More Debian packages in images with `devel: true`.")
@@ -63,184 +61,189 @@ class Provider(Strict):
     ]
     scripts: Annotated[
         dict[str, str],
-        Field(default_factory=dict, description="Small programs of the image, with this provider."),
+        Field(default_factory=dict, description="Scripts of the image, with this provider."),
     ]
     sections: Annotated[
         tuple[str, ...],
-        Field(description="Sections of the archive that its Debian packages are in: `contrib`, `non-free`."),
+        Field(description="Sections of the archive that hold its Debian packages: `contrib`, `non-free`."),
     ] = ()
     real: Annotated[
         str,
-        Field(description="Debian package whose version the lock names, where the first only leads to it."),
+        Field(description="Debian package whose version counts, if the first one only depends on it."),
     ] = ""
 
 
 class Build(Strict):
-    """How to compile a component from its source; recipes ask for it with `build: [name]`.
+    """How to compile a component from its source. Recipes request it with `build: [name]`.
 
     The steps run offline, as root, in the folder of the unpacked source. `DESTDIR` is an empty folder, `JOBS`
-    the number of cores. Texts may hold the placeholders of a provider.
+    the number of cores. Texts may hold the same placeholders as in a provider.
     """
 
-    debian: Annotated[str, Field(description="Debian source package whose `.orig.tar.*` is compiled.")] = ""
-    sdist: Annotated[str, Field(description="Python distribution whose sdist is compiled.")] = ""
+    debian: Annotated[str, Field(description="Debian source package; its `.orig.tar.*` is compiled.")] = ""
+    sdist: Annotated[str, Field(description="Python distribution; its sdist is compiled.")] = ""
     upstream: Annotated[
         Versions,
         Field(
             default_factory=dict,
-            description="Archives by version, where neither Debian nor the index has it: `url`, `sha256`.",
+            description="Source archives by version (`url`, `sha256`), if Debian and the index have none.",
         ),
     ]
-    needs: Annotated[tuple[str, ...], Field(description="Debian packages that are there only meanwhile.")]
+    needs: Annotated[tuple[str, ...], Field(description="Debian packages installed only while it compiles.")]
     wheels: Annotated[
-        tuple[str, ...], Field(description="Python requirements that are there only meanwhile.")
+        tuple[str, ...], Field(description="Python requirements installed only while it compiles.")
     ] = ()
     apt: Annotated[
         tuple[str, ...], Field(description="Debian packages of the image that the result needs to run.")
     ] = ()
     against: Annotated[
         tuple[str, ...],
-        Field(description="Components, one of which has to be pinned too, and is there meanwhile."),
+        Field(description="Components to compile against; one of them has to be pinned."),
     ] = ()
     env: Annotated[dict[str, str], Field(default_factory=dict, description="Variables of the steps.")]
-    steps: Annotated[tuple[str, ...], Field(description="Commands of the shell, one after the other.")]
+    steps: Annotated[tuple[str, ...], Field(description="Shell commands, run in order.")]
     produces: Annotated[
         tuple[str, ...],
-        Field(description="What of `DESTDIR` becomes the layer: files and folders; the rest is dropped."),
+        Field(description="Files and folders of `DESTDIR` that become the layer; the rest is dropped."),
     ]
 
 
 class Limit(Strict):
-    """A fact that is in no package's metadata: what one version of this component takes of another thing.
+    """A limit that no package's metadata states: versions of another thing that this component works with.
 
-    Both ends are prefixes of versions, and included.
+    Both bounds are prefixes of versions, and inclusive.
     """
 
-    version: Annotated[str, Field(description="Versions of this component that it holds for, as a prefix.")]
-    of: Annotated[str, Field(description="Another component, `python`, or of the hosts `driver` and `gpus`.")]
-    least: Annotated[str, Field(description="The lowest that it takes.")] = ""
-    most: Annotated[str, Field(description="The highest that it takes.")] = ""
+    version: Annotated[str, Field(description="Versions of this component with this limit, as a prefix.")]
+    of: Annotated[
+        str,
+        Field(description="What is limited: another component, `python`, or the hosts' `driver` or `gpus`."),
+    ]
+    least: Annotated[str, Field(description="The lowest version that works.")] = ""
+    most: Annotated[str, Field(description="The highest version that works.")] = ""
     why: Annotated[str, Field(description="What would go wrong, as the end of a sentence.")]
-    strict: Annotated[bool, Field(description="False: said when it is locked, and no conflict.")] = True
+    strict: Annotated[bool, Field(description="False: `lock` prints a note, and it is not a conflict.")] = (
+        True
+    )
 
 
 class Probe(Strict):
-    """How to see, inside the image, which version is really *loaded*: a command that prints it."""
+    """A command that prints, inside the image, the version that is really *loaded*."""
 
     command: Annotated[tuple[str, ...], Field(description="Argument list, run as the image's user.")]
     compare: Annotated[
-        int, Field(ge=1, le=4, description="How many leading parts of the version the library reports.")
+        int, Field(ge=1, le=4, description="How many parts of the version the library reports.")
     ] = 3
-    gpu: Annotated[bool, Field(description="True where the answer needs a GPU and its driver.")] = False
+    gpu: Annotated[bool, Field(description="True if the command needs a GPU and its driver.")] = False
 
 
 class Launcher(Strict):
-    """A program that starts the ranks of its node; one runs on every node, and they meet at one place."""
+    """A program that starts the ranks of its node. One runs on every node, and they meet at one address."""
 
-    command: Annotated[tuple[str, ...], Field(description="The program, as the image's `PATH` finds it.")]
+    command: Annotated[tuple[str, ...], Field(description="The program, found by the image's `PATH`.")]
     module: Annotated[
-        str, Field(description="The same as a Python module, where the smoke test runs without containers.")
+        str, Field(description="The program as a Python module, for a smoke test without containers.")
     ]
     options: Annotated[
         tuple[str, ...],
         Field(
             description="Its options; they may hold `{nodes}`, `{ranks}` (on each node), `{place}` (host and "
-            "port) and `{job}` (a word that no other run has)."
+            "port) and `{job}` (unique to the run)."
         ),
     ]
 
 
 class Framework(Strict):
-    """A library that trains on several nodes: how the smoke test uses it, and what it is called in a tag."""
+    """A library that trains on several nodes: how the smoke test uses it, and its name in the default tag."""
 
-    module: Annotated[str, Field(description="Python module that an image with it has.")]
-    tag: Annotated[str, Field(description="Its word in the default tag, with a provider's placeholders.")]
+    module: Annotated[str, Field(description="Python module to import.")]
+    tag: Annotated[str, Field(description="Its name in the default tag, with a provider's placeholders.")]
     launcher: Annotated[
-        Launcher | None, Field(description="What starts its ranks, for the checks that test a launcher.")
+        Launcher | None, Field(description="Program that starts its ranks, for the checks of a launcher.")
     ] = None
     payloads: Annotated[
         dict[str, str],
-        Field(description="The checks that run with it, and for each the script of `smoke/payload` it runs."),
+        Field(description="The checks that run with it, each with its script in `smoke/payload`."),
     ]
     data: Annotated[
         tuple[Literal["digits"], ...],
-        Field(description="What these scripts train on; `fetch` downloads it with the image's packages."),
+        Field(description="Data that these scripts train on; `fetch` downloads it with the packages."),
     ] = ()
 
 
 class Marks(Strict):
-    """How a base from a registry shows which version of a component it was made with."""
+    """Where a base from a registry states its version of a component."""
 
     env: Annotated[str, Field(description="Variable of its config that holds the version.")] = ""
-    apt: Annotated[str, Field(description="Debian packages that have the version: a pattern, `a-*`.")] = ""
+    apt: Annotated[str, Field(description="Debian packages with this version, as a pattern: `a-*`.")] = ""
 
 
 class Component(Strict):
     """One file of the catalog."""
 
-    name: Annotated[str, Field(description="The file's name without `.yaml`; what recipes pin.")]
+    name: Annotated[str, Field(description="The file's name without `.yaml`, and the name of the pin.")]
     summary: Annotated[str, Field(description="One line for people.")]
     include: Annotated[
         Literal["pinned", "always", "devel"],
         Field(description="`always`: in every image, pinned or not; `devel`: in those with `devel: true`."),
     ] = "pinned"
-    like: Annotated[str, Field(description="With `devel`: the component whose pin is also this one's.")] = ""
+    like: Annotated[str, Field(description="With `devel`: the component whose pin it shares.")] = ""
     excludes: Annotated[
-        tuple[str, ...], Field(description="Components that cannot be in one image with it.")
+        tuple[str, ...], Field(description="Components that cannot be in the same image.")
     ] = ()
     needs: Annotated[tuple[str, ...], Field(description="Components that have to be pinned too.")] = ()
     loads: Annotated[
         tuple[str, ...],
-        Field(description="Components that its wheels load: pins of these must be what it requires."),
+        Field(description="Components that its wheels load: their pins must match what its wheels require."),
     ] = ()
-    providers: Annotated[tuple[Provider, ...], Field(description="Ways to get it, the first that fits.")]
+    providers: Annotated[tuple[Provider, ...], Field(description="Ways to get it; the first match is used.")]
     build: Annotated[Build | None, Field(description="How to compile it from source.")] = None
-    limits: Annotated[tuple[Limit, ...], Field(description="What its versions take of other things.")] = ()
+    limits: Annotated[tuple[Limit, ...], Field(description="Versions of other things it works with.")] = ()
     env: Annotated[
-        dict[str, str], Field(default_factory=dict, description="Variables of the image while it is in it.")
+        dict[str, str], Field(default_factory=dict, description="Variables of images that have it.")
     ]
     links: Annotated[
         dict[str, str],
-        Field(default_factory=dict, description="Symbolic links of the image: path and target."),
+        Field(default_factory=dict, description="Symbolic links of images that have it: path and target."),
     ]
     devel_links: Annotated[
         dict[str, str],
-        Field(default_factory=dict, description="More of them, in images with `devel: true`."),
+        Field(default_factory=dict, description="More symbolic links, in images with `devel: true`."),
     ]
     below: Annotated[
-        Marks | None, Field(description="How a base shows its version, which the pin must not contradict.")
+        Marks | None, Field(description="Where a base states its version; the pin must not contradict it.")
     ] = None
-    probe: Annotated[Probe | None, Field(description="How the smoke test sees what loads.")] = None
+    probe: Annotated[Probe | None, Field(description="How the smoke test finds the loaded version.")] = None
     framework: Annotated[
-        Framework | None, Field(description="What makes it a library that trains on several nodes.")
+        Framework | None, Field(description="For a library that trains on several nodes.")
     ] = None
 
 
 @cache
 def load() -> dict[str, Component]:
-    """Read all components, once a process; sorted by name.
+    """Read all components, once in a process; sorted by name.
 
     Raises:
         InputError: a catalog file is wrong.
 
     """
-    found = {}
+    components = {}
     for file in sorted(resources.files(_PACKAGE).iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".yaml"):
             document = yamlfile.parse_own(file.read_bytes(), f"imagebuilder/catalog/{file.name}")
             component = yamlfile.validate(document, Component)
-            found[component.name] = component
-    return found
+            components[component.name] = component
+    return components
 
 
 def names() -> frozenset[str]:
-    """Name what a recipe can pin, without reading the files: one component a file, named like it."""
+    """Return what a recipe can pin, without reading the files: each is named after its component."""
     entries = resources.files(_PACKAGE).iterdir()
     return frozenset(entry.name.removesuffix(".yaml") for entry in entries if entry.name.endswith(".yaml"))
 
 
 def frameworks(check: str = "") -> dict[str, Framework]:
-    """Select the frameworks, by component and sorted; given a check's name, those that it can run with."""
+    """Return the frameworks by component, sorted; with a check's name, those that the check can run with."""
     return {
         name: component.framework
         for name, component in load().items()
@@ -253,11 +256,11 @@ def fill(text: str, version: str) -> str:
     numbers = version.split(".")
     values = {"version": version, "major": numbers[0], "minor": ".".join(numbers[:2])}
     values["dashed"] = "-".join(numbers[:2])
-    return re.sub(r"\{(version|major|minor|dashed)\}", lambda found: values[found[1]], text)
+    return re.sub(r"\{(version|major|minor|dashed)\}", lambda placeholder: values[placeholder[1]], text)
 
 
 def matches(version: str, pin: str) -> bool:
-    """Tell whether a version fulfils a pin: its numbers begin with the pin's.
+    """Return whether a version satisfies a pin: its numbers begin with the pin's.
 
     >>> matches("12.8.90", "12.8"), matches("12.80", "12.8"), matches("2.13.0+cpu", "2.13.0")
     (True, False, True)
@@ -267,11 +270,20 @@ def matches(version: str, pin: str) -> bool:
     return version.startswith((f"{pin}.", f"{pin}+"))
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers in a version, to compare versions by.
+
+    >>> numbers("12.8.90"), numbers("5.0.7rc1")
+    ((12, 8, 90), (5, 0, 7, 1))
+    """
+    return tuple(int(number) for number in re.findall(r"[0-9]+", version))
+
+
 def kind(provider: Provider) -> str:
-    """Say how a provider gives its component: as a `wheel`, or by `apt`."""
+    """Return how a provider gives its component: `wheel` or `apt`."""
     return "wheel" if provider.wheel else "apt"
 
 
 def names_package(pattern: str, package: str) -> bool:
-    """Tell whether a catalog's text can stand for a package: `libcudnn{major}-cuda-12` for each major."""
+    """Return whether a text of the catalog can give this package's name: `libcudnn{major}-cuda-12`."""
     return re.fullmatch(re.sub(r"\\{[a-z]+\\}", "[0-9.-]+", re.escape(pattern)), package) is not None

@@ -1,4 +1,4 @@
-"""What a recipe takes from the catalog, chosen once and passed on."""
+"""Choose what a recipe uses of the catalog: once, as a value that is passed on."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Part:
     """A component as one recipe uses it.
 
     Attributes:
-        component: the catalog's.
-        pin: the recipe's, empty where none is given.
-        provider: the one chosen; for a component that is compiled, what its result needs to run.
-        built: how it is compiled; None where it comes as a package.
-        devel: whether the image is one to compile in.
-        site: the folder of the venv's packages, for `{site}`.
+        component: its file in the catalog.
+        pin: its version in the recipe; "" if the recipe does not pin it.
+        provider: the chosen provider. For a compiled component: the packages that the result needs to run.
+        built: how it is compiled; None if it comes as a package.
+        devel: whether the recipe has `devel: true`.
+        site: the venv's site-packages folder, for `{site}`.
 
     """
 
@@ -46,42 +46,42 @@ class Part:
 
     @property
     def wheels(self) -> tuple[str, ...]:
-        """Python requirements besides the pinned one."""
+        """Python requirements that come with the pinned one."""
         return self.filled((*self.provider.wheels, *(self.provider.devel_wheels if self.devel else ())))
 
     @property
     def env(self) -> dict[str, str]:
         """Variables of the image."""
-        found = {**self.component.env, **self.provider.env}
-        return dict(zip(found, self.filled(tuple(found.values())), strict=True))
+        env = {**self.component.env, **self.provider.env}
+        return dict(zip(env, self.filled(tuple(env.values())), strict=True))
 
     @property
     def links(self) -> dict[str, str]:
         """Symbolic links of the image: path and target."""
-        found = {**self.component.links, **self.provider.links}
-        found |= self.component.devel_links if self.devel else {}
-        return dict(zip(self.filled(tuple(found)), self.filled(tuple(found.values())), strict=True))
+        links = {**self.component.links, **self.provider.links}
+        links |= self.component.devel_links if self.devel else {}
+        return dict(zip(self.filled(tuple(links)), self.filled(tuple(links.values())), strict=True))
 
     @property
     def scripts(self) -> dict[str, str]:
-        """Small programs of the image: path and text."""
-        found = self.provider.scripts
-        return dict(zip(self.filled(tuple(found)), self.filled(tuple(found.values())), strict=True))
+        """Scripts of the image: path and text."""
+        scripts = self.provider.scripts
+        return dict(zip(self.filled(tuple(scripts)), self.filled(tuple(scripts.values())), strict=True))
 
     def filled(self, texts: tuple[str, ...], version: str = "") -> tuple[str, ...]:
-        """Replace the placeholders in texts, by a full version where the pin is not enough."""
+        """Replace the placeholders in texts with parts of a version, by default the pin."""
         return tuple(fill(text, version or self.pin).replace("{site}", self.site) for text in texts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """A recipe, and what the catalog has for it: made once, and passed to request, plan and lock checks.
+    """A recipe and its components: made once, and passed to the request, the plan and the checks of a lock.
 
     Attributes:
-        recipe: what a person asked for.
+        recipe: the recipe.
         components: the whole catalog, by name.
-        parts: the components of the image, each with the provider chosen; sorted by name.
-        places: where the recipe's keys stand, for messages.
+        parts: the components of the image, each with its chosen provider; sorted by name.
+        places: the places of the recipe's keys, for messages.
 
     """
 
@@ -92,11 +92,11 @@ class Selection:
 
     @property
     def by_name(self) -> dict[str, Part]:
-        """Give the parts by the names of their components."""
+        """The parts by the names of their components."""
         return {part.component.name: part for part in self.parts}
 
     def wheels_of(self, name: str) -> tuple[str, ...]:
-        """Name the wheels that provide a component for the recipe's pins, whichever provider it takes."""
+        """Return the wheels that could provide a component for the recipe's pins, chosen or not."""
         pins = self.recipe.pins
         return tuple(
             fill(provider.wheel, pins.get(name, ""))
@@ -105,7 +105,7 @@ class Selection:
         )
 
     def with_pins(self, pins: Mapping[str, str]) -> Selection:
-        """Choose again for the same recipe with other values of its pins.
+        """Choose again, for the same recipe with other pins.
 
         Raises:
             ConflictError: as `select` does.
@@ -119,12 +119,12 @@ def select(recipe: Recipe, places: Places | None = None) -> Selection:
     """Choose a provider for every component of the recipe.
 
     Args:
-        recipe: what a person asked for.
-        places: where its keys stand; None for a recipe that was not read from a file.
+        recipe: the recipe.
+        places: the places of its keys; None for a recipe that was not read from a file.
 
     Raises:
-        ConflictError: components that are needed and not pinned, that are not available or that cannot be
-            in one image; all of them.
+        ConflictError: some components are needed but not pinned, not available, or exclude each other. All
+            are reported.
 
     """
     places = places or Places(recipe=recipe.name)
@@ -140,21 +140,21 @@ def _chosen(asked: Selection) -> Selection:
     needed = {need for name in known for need in asked.components[name].needs}
     missing = needed - pins.keys()
     for name, component in asked.components.items():
-        # A pin that is missing counts here: what it would bring may miss another one.
+        # Missing pins count here: components that they would include may lack further pins.
         included = component.include == "always" or (
             component.include == "devel" and recipe.devel and component.like in {*pins, *needed}
         )
         if name not in pins and not included:
             continue
-        found = [*_needs_problems(asked, component, pins), *_build_problems(asked, component, pins)]
+        own = [*_needs_problems(asked, component, pins), *_build_problems(asked, component, pins)]
         provider = next((p for p in _allowed(asked, component) if _fits(p, pins)), None)
         if provider is None:
-            # One that exists only for another unavailable component is not reported: that other one is.
+            # If all its providers depend on a missing component, report only that component.
             for_others = {key for choice in component.providers for key in choice.when} - {name}
             explain = _not_provided if name in recipe.providers else _not_available
-            found += [] if found or for_others & missing else [explain(asked, component, pins)]
+            own += [] if own or for_others & missing else [explain(asked, component, pins)]
             missing.add(name)
-        problems += found
+        problems += own
         if provider is not None:
             built = component.build if name in recipe.build else None
             chosen.append(
@@ -173,10 +173,10 @@ def _chosen(asked: Selection) -> Selection:
 
 
 def _allowed(asked: Selection, component: Component) -> tuple[Provider, ...]:
-    """List the providers that a recipe can use, the one to prefer first.
+    """Return the providers that a recipe can use, the preferred one first.
 
-    Packages of another archive need a base that knows it. There they come first, unless something that is
-    pinned loads the component: that looks for the wheels which it was built with.
+    Packages from an archive other than the distribution's need a base that is set up for it. On such a base
+    they are preferred, unless a pinned component loads this one: it needs the wheels it was built with.
     """
     recipe = asked.recipe
     known = [p for p in component.providers if recipe.image is not None or not p.archive]
@@ -197,7 +197,7 @@ def _not_provided(asked: Selection, component: Component, pins: dict[str, str]) 
             message=f"the {chosen} packages of `{component.name}` are in the archive {there[0].archive}, "
             f"which {recipe.base} is not set up for",
             where=where,
-            hint="choose a base that is, such as NVIDIA's images, or leave it to the wheels",
+            hint="choose a base that is, such as NVIDIA's images, or use the wheels",
         )
     if there:
         return _not_available(asked, component, pins)
@@ -214,12 +214,12 @@ def _fits(provider: Provider, pins: dict[str, str]) -> bool:
 
 
 def _of_build(build: Build) -> Provider:
-    """See what a compiled component needs to run as its provider."""
+    """Return a provider with the packages that a compiled component needs to run."""
     return Provider(apt=build.apt, when={}, built_for={}, env={}, links={}, scripts={})
 
 
 def _implied(component: Component, provider: Provider, pins: dict[str, str]) -> str:
-    """Take the pin of a tool from what it is for; not where a suite has one version of it and no other."""
+    """Return the minor version of the component that a tool belongs to; "" for a suite's single version."""
     pin = pins.get(component.like, "") if provider.wheel else ""
     return ".".join(pin.split(".")[:2])
 
@@ -228,7 +228,7 @@ def _needs_problems(asked: Selection, component: Component, pins: dict[str, str]
     name = component.name
     where = asked.places.of("pins", name) if name in pins else asked.places.of("devel")
     for need in component.needs:
-        # A tool that comes with a component which is itself missing: that is reported where it is needed.
+        # If a tool's own component is missing, the component that needs it reports that.
         if need not in pins and (need != component.like or name in pins):
             yield Problem(
                 message=f"`{name}` needs `{need}`, which is not pinned",
@@ -238,32 +238,32 @@ def _needs_problems(asked: Selection, component: Component, pins: dict[str, str]
     if component.like in pins and component.name not in pins and "." not in pins[component.like]:
         like, value = component.like, pins[component.like]
         yield Problem(
-            message=f'`{name}` comes in the version of `{like}`, and {like} "{value}" leaves its minor open',
+            message=f'`{name}` has the version of `{like}`, and {like} "{value}" does not say which minor',
             where=where,
             hint=f'write the minor too, as in {like}: "{value}.0"',
         )
     for other in component.excludes:
-        if other in pins and name in pins and name < other:  # told once, of both
+        if other in pins and name in pins and name < other:  # report each pair once
             yield Problem(
-                message=f'{name} "{pins[name]}" and {other} "{pins[other]}" cannot be in one image: each is '
-                "its `mpirun` and its libmpi",
+                message=f'{name} "{pins[name]}" and {other} "{pins[other]}" cannot be in one image: both '
+                "bring `mpirun` and libmpi",
                 where=where,
                 hint=f"drop `{name}:` or `{other}:`",
             )
 
 
 def _build_problems(asked: Selection, component: Component, pins: dict[str, str]) -> Iterator[Problem]:
-    """Find why a component cannot be compiled as the recipe asks."""
+    """Yield the reasons why a component cannot be compiled as the recipe requests."""
     recipe, name, build = asked.recipe, component.name, component.build
     if name not in recipe.build:
         return
     where = asked.places.of("build", recipe.build.index(name))
     if build is None:
-        able = ", ".join(other for other, found in asked.components.items() if found.build)
+        able = ", ".join(other for other, entry in asked.components.items() if entry.build)
         yield Problem(
             message=f"`{name}` cannot be compiled here",
             where=where,
-            hint=f"leave it out of `build:`, which can take {able}",
+            hint=f"leave it out of `build:`, which can have {able}",
         )
         return
     if build.against and not set(build.against) & set(pins):
@@ -275,14 +275,14 @@ def _build_problems(asked: Selection, component: Component, pins: dict[str, str]
     for index, text in enumerate(recipe.pip):
         if build.sdist and canonicalize_name(Requirement(text).name) == build.sdist:
             yield Problem(
-                message=f"`{text}` would be there twice: as a wheel, and compiled by `build:`",
+                message=f"`{text}` would be installed twice: as a wheel, and compiled by `build:`",
                 where=asked.places.of("pip", index),
                 hint=f"leave it out of `pip:`; pins.{name} says the version",
             )
 
 
 def _not_available(asked: Selection, component: Component, pins: dict[str, str]) -> Problem:
-    """Name the versions that the catalog has: of the component, or of the one that its providers are for."""
+    """List the versions in the catalog: of the component, or of the one that its providers depend on."""
     name = component.name
     conditions = {pair for provider in component.providers for pair in provider.when.items()}
     key = next((key for key, _ in sorted(conditions)), name)
@@ -299,6 +299,6 @@ def _not_available(asked: Selection, component: Component, pins: dict[str, str])
 
 
 def _called(component: Component) -> str:
-    """Write a component's name as its summary does: CUDA."""
+    """Return a component's name as its summary spells it: CUDA."""
     words = re.findall(r"[A-Za-z0-9]+", component.summary)
     return next((word for word in words if word.casefold() == component.name), component.name)

@@ -1,6 +1,6 @@
-"""Where sources are that neither Debian nor the package index has: an address, and the bytes it has to give.
+"""Source archives that neither Debian nor the package index has: their URL and checksum.
 
-The catalog may name them for a component's versions, and so may a site file. A lock has the bytes alone.
+The catalog or a site file names them, by a component's version. A lock has the checksum only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _address(value: str) -> str:
         raise Invalid("holds a user name or a password", "put them into ~/.netrc")
     if parts.scheme == "http" and not _is_loopback(host):
         raise Invalid(
-            f"`{printable(value)}` is not encrypted", "write https://; http:// is for this host alone"
+            f"`{printable(value)}` is not encrypted", "write https://; http:// is accepted only for this host"
         )
     name = file_of(value)
     if not _FILE.fullmatch(name):
@@ -58,11 +58,9 @@ class Upstream(Strict):
     url: Annotated[
         str,
         AfterValidator(_address),
-        Field(description="Address of the archive: https, a file, or http on this host."),
+        Field(description="URL of the archive: https, file, or http on this host."),
     ]
-    sha256: Annotated[
-        str, Field(pattern=r"^[0-9a-f]{64}$", description="Hash of its bytes, 64 digits of 0-9a-f.")
-    ]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="Its checksum, 64 digits of 0-9a-f.")]
 
 
 Versions = dict[Annotated[str, AfterValidator(_version)], Upstream]
@@ -70,7 +68,7 @@ Versions = dict[Annotated[str, AfterValidator(_version)], Upstream]
 
 
 def file_of(url: str) -> str:
-    """Name the file behind an address.
+    """Return the file name at the end of a URL.
 
     >>> file_of("https://host.example/v1/name-1.0%2Bb.tar.gz?download=1")
     'name-1.0+b.tar.gz'

@@ -33,7 +33,7 @@ __all__ = ["app", "application", "main"]
 def main() -> NoReturn:
     """Run the command line and exit with the code of what happened (see errors.py)."""
     code = 0
-    # Plugins of other people's packages have no say in our models, and looking for them takes its time.
+    # Otherwise pydantic searches all installed packages for plugins: that takes time, and they change models.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         code = application(sys.argv[1:2])(standalone_mode=False) or 0
@@ -43,11 +43,11 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except BrokenPipeError:
-        # Somebody's `| head` has read enough. Closing standard output here keeps Python quiet at exit.
+        # The reader, such as `| head`, has closed the pipe. Without this, Python complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        # What typer raises for a wrong option knows how to show itself; its base class has no stable home.
+        # typer's errors for wrong options have a method `show`; their base class moves between releases.
         show = getattr(error, "show", None)
         if show is None:
             raise
@@ -55,15 +55,15 @@ def main() -> NoReturn:
         sys.exit(EnvironmentFault.exit_code)
     # Some releases of typer turn Ctrl-C into this exit code by themselves.
     if code == INTERRUPTED:
-        err("interrupted: nothing half-written was left")
+        err("interrupted: no half-written file was left")
     sys.exit(code)
 
 
 def application(verb: Sequence[str]) -> typer.Typer:
-    """Give the application with no verb but the one that the command line begins with.
+    """Return the application with only the verb that the command line begins with.
 
-    Typer looks at all options of all verbs before it runs one. Where another word comes first, as for help,
-    or no verb of that name is known, it is the whole application.
+    Typer parses the options of every registered verb before it runs one, which takes time. If the first word
+    is not a verb, as for `--help`, return the whole application.
     """
     named = [
         command

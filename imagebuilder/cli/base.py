@@ -1,4 +1,4 @@
-"""What all verbs share: the application, options that several have, and saying things."""
+"""What all verbs share: the application, common options, and printing."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="imagebuilder",
-    help="Container images for distributed training: from a pinned recipe to a proven push.",
+    help="Build, test and push container images for distributed training.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-cache_app = typer.Typer(help="Look after the store of blobs, layers and downloads.", no_args_is_help=True)
+cache_app = typer.Typer(help="List, check and clean the store on this host.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 
 RecipeFile = Annotated[
@@ -34,7 +34,11 @@ RecipeFile = Annotated[
 ]
 SiteFile = Annotated[
     Path | None,
-    typer.Option("--site", metavar="FILE", help="Proxies, CA, indexes and mirrors, over what the host says."),
+    typer.Option(
+        "--site",
+        metavar="FILE",
+        help="Settings for proxies, CA, indexes and mirrors, instead of this host's.",
+    ),
 ]
 StoreFolder = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="Store to use. [default: the user's cache]")
@@ -43,15 +47,19 @@ ProgressKind = Annotated[str, typer.Option("--progress", metavar="KIND", help="a
 PlatformName = Annotated[
     str,
     typer.Option(
-        "--platform", metavar="NAME", help="Of a recipe for several: only this one, as linux/arm64."
+        "--platform",
+        metavar="NAME",
+        help="Only this platform of a recipe that has several, e.g. linux/arm64.",
     ),
 ]
 PlainHttp = Annotated[
     bool,
-    typer.Option("--plain-http", help="Allow plain HTTP to a registry elsewhere, if it does not speak TLS."),
+    typer.Option(
+        "--plain-http", help="Allow plain HTTP to a registry on another host, if it does not speak TLS."
+    ),
 ]
 MoveTags = Annotated[
-    bool, typer.Option("--move", help="Let tags that stand for another image there stand for this one.")
+    bool, typer.Option("--move", help="Move tags that point to another image in the registry.")
 ]
 HtmlFile = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
@@ -69,7 +77,7 @@ ToolsPlace = Annotated[
 ]
 Locked = Annotated[
     bool,
-    typer.Option("--locked", help="Resolve nothing: fail where the lock is missing or out of step."),
+    typer.Option("--locked", help="Resolve nothing: fail if the lock is missing or out of date."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -77,7 +85,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="Say more; twice: all.")] = 0,
+    verbose: Annotated[
+        int, typer.Option("-v", "--verbose", count=True, help="Print more; twice prints everything.")
+    ] = 0,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
@@ -85,7 +95,7 @@ def _root(
     handler.setFormatter(_Shown("%(levelname).1s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     if verbose == 0:
-        # It warns of every retry; what comes of them is said in the end, in our own words.
+        # It warns of every retry. If all of them fail, our own error says so.
         logging.getLogger("urllib3").setLevel(logging.ERROR)
     if version:
         out(f"imagebuilder {__version__}")
@@ -96,7 +106,7 @@ def _root(
 
 def check_progress(kind: str) -> None:
     if kind not in {"auto", "table", "lines", "json"}:
-        raise InputError(f"`{kind}` is none of auto, table, lines, json", where="--progress")
+        raise InputError(f"`{kind}` is unknown: choose auto, table, lines or json", where="--progress")
 
 
 def open_store(folder: Path | None) -> Store:
@@ -106,7 +116,7 @@ def open_store(folder: Path | None) -> Store:
 
 
 def write_views(found: Report, html: Path | None, junit: Path | None) -> None:
-    """Write the views that were asked for."""
+    """Write the report as an HTML page and as JUnit XML, if asked for."""
     from imagebuilder.core import files
     from imagebuilder.smoke.views import junit as test_cases
     from imagebuilder.smoke.views import page
@@ -123,13 +133,13 @@ def complain(error: ImagebuilderError) -> None:
 
 
 def ask_password() -> str:
-    """Give the password of a signing key: COSIGN_PASSWORD, as cosign has it, or what a person types."""
+    """Read the password of a signing key from COSIGN_PASSWORD, as cosign does, or from the terminal."""
     given = os.environ.get("COSIGN_PASSWORD")
     if given is not None:
         return given
     if not sys.stdin.isatty():
         raise InputError(
-            "the signing key has a password, and nobody is there to be asked",
+            "the signing key needs a password, and there is no terminal to ask for it",
             where="--sign-key",
             hint="set COSIGN_PASSWORD",
         )
@@ -153,9 +163,10 @@ def warn(text: str) -> None:
 
 
 def shown(text: str) -> str:
-    """Make text safe for a terminal: what packages, registries and logs say may hold its escape codes.
+    """Escape control characters, except newlines and tabs, so that printed text cannot control the terminal.
 
-    The last line of defence: messages escape what they quote where they are made. Lines stay lines.
+    Text from packages, registries and logs may contain terminal escapes. Messages already escape what they
+    quote; this is the last line of defence.
     """
     if text.isprintable():
         return text

@@ -43,30 +43,33 @@ if TYPE_CHECKING:
     from imagebuilder.workflow.source import RecipeSource
 
 _BAKED = (
-    "warning: `ssh: {keys: baked}` puts a private key into a layer: whoever can pull the image can log in to "
-    "every node that runs it; push refuses it without --allow-baked-keys"
+    "warning: `ssh: {keys: baked}` puts a private key into a layer: everybody who can pull the image can log "
+    "in to every node that runs it; push refuses it without --allow-baked-keys"
 )
 
 
-_Load = Annotated[bool, typer.Option("--load", help="Put the image into the local Docker or Podman.")]
+_Load = Annotated[bool, typer.Option("--load", help="Load the image into the local Docker or Podman.")]
 _Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="PATH", help="Also write an OCI layout: a folder, or a .tar file."
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="Also write the image as an OCI layout: a folder, or a .tar file.",
     ),
 ]
 _VerifyReproducible = Annotated[
     bool,
     typer.Option(
         "--verify-reproducible",
-        help="Build again in a fresh store, and fail with every file that differs if the digest does.",
+        help="Build again in an empty store; if the digest differs, fail and list the files that differ.",
     ),
 ]
 _Verify = Annotated[
     bool,
     typer.Option(
         "--verify",
-        help="Make the layers of wheels again and read all others: believe nothing in the store.",
+        help="Do not trust the store: make the layers of wheels again, and read and hash all other layers.",
     ),
 ]
 _Engine = Annotated[
@@ -74,18 +77,21 @@ _Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        help="embedded (no daemon), or docker: buildx builds the rendered Dockerfile.",
+        help="embedded (needs no daemon), or docker (buildx builds the rendered Dockerfile).",
     ),
 ]
 _Builder = Annotated[
-    str, typer.Option("--builder", metavar="NAME", help="docker: which of `docker buildx ls`.")
+    str,
+    typer.Option(
+        "--builder", metavar="NAME", help="With --engine docker: a builder that `docker buildx ls` lists."
+    ),
 ]
 _Base = Annotated[
     str,
     typer.Option(
         "--base",
         metavar="KIND",
-        help="docker: the base from its registry, bootstrap for one made here, or auto.",
+        help="With --engine docker: registry pulls the base, bootstrap makes it here; auto chooses.",
     ),
 ]
 
@@ -108,7 +114,7 @@ def build(
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Build the image of a recipe, for each of its platforms. Locks it first if it has no lock."""
+    """Build the image of a recipe. Locks the recipe first if it has no lock."""
     from imagebuilder.host.site import detect
     from imagebuilder.workflow import read_locks
     from imagebuilder.workflow import source as sources
@@ -196,7 +202,7 @@ def _deliver(
 def _make(
     read: LockedRecipe, targets: Sequence[tuple[Lock, Plan]], settings: _BuildSettings
 ) -> tuple[list[Built], list[RebuildVerdict]]:
-    """Build the image of each platform, and each once more where that was asked for."""
+    """Build the image of each platform, and a second time for --verify-reproducible."""
     from imagebuilder.core.progress import shown
     from imagebuilder.engines import embedded
     from imagebuilder.host.tools import choose_tools
@@ -221,7 +227,7 @@ def _make(
             before = hints.forget(planned, settings.store) if settings.verify else {}
             built = embedded.build(planned, context)
             for title in hints.changed(planned, before, settings.store):
-                live.note(f"{title} was not what its packages give: it was made again")
+                live.note(f"{title}: the layer in the store was not what its packages give, and was replaced")
             made.append(built)
             if settings.build_twice:
                 verdicts.append(_made_again(planned, built, context))
@@ -280,7 +286,7 @@ def _told(built: Built) -> dict[str, object]:
 def _remember(
     read: LockedRecipe, source: RecipeSource, made: Sequence[Built], store: Store
 ) -> IndexRecord | None:
-    """Keep what the images were made from; join them where all platforms of the recipe are there."""
+    """Record recipe and lock of the images; join them once the store has all platforms of the recipe."""
     from imagebuilder.layers import hints
     from imagebuilder.workflow import join_images
     from imagebuilder.workflow import source as sources
@@ -294,12 +300,14 @@ def _remember(
 def _require_same(recipe_file: Path, verdicts: Sequence[RebuildVerdict]) -> None:
     if not all(verdict.same for verdict in verdicts):
         raise TestFailure(
-            "built again, the image has another digest", where=str(recipe_file), hint="what differs is above"
+            "the second build gave another digest",
+            where=str(recipe_file),
+            hint="the differences are listed above",
         )
 
 
 def _loadable(made: list[Built]) -> ImageRecord:
-    """Choose what goes into the local engine, which runs one platform well: its own, if it was built."""
+    """Choose the image to load into the local engine: this host's platform, or else the first."""
     from imagebuilder.core import platforms
 
     own = platforms.own()

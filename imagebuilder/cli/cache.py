@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @cache_app.command("ls")
 def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
-    """List the images in the store, and what the store takes."""
+    """List the images in the store, and its size."""
     from imagebuilder.core.progress import human
     from imagebuilder.store import cache
 
@@ -47,7 +47,7 @@ def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
 
 
 def _proof(image: ImageRecord, store: Store) -> str:
-    """Say in a word or two whether a push would take the image for proven."""
+    """Say in a word or two whether a push accepts the image as tested."""
     from imagebuilder.publish import proof
 
     try:
@@ -60,13 +60,13 @@ def _proof(image: ImageRecord, store: Store) -> str:
 @cache_app.command("verify")
 def cache_verify(
     fix: Annotated[
-        bool, typer.Option("--fix", help="Remove what is damaged, for the next build to replace.")
+        bool, typer.Option("--fix", help="Remove damaged files; the next build replaces them.")
     ] = False,
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Hash every blob and download again, and name those that are not what they should be."""
+    """Check every blob and download in the store. Hashes them again and names the damaged ones."""
     from imagebuilder.core.progress import shown
     from imagebuilder.errors import StoreError
     from imagebuilder.store import cache
@@ -89,30 +89,32 @@ def cache_verify(
             hint="run: imagebuilder cache verify --fix",
         )
     if not as_json:
-        out("everything is what it should be" if not damages else "build again to replace what was removed")
+        out("nothing is damaged" if not damages else "build again to replace what was removed")
 
 
 @cache_app.command("prune")
 def cache_prune(
-    keep: Annotated[str, typer.Option("--keep", metavar="SIZE", help="Bytes to keep, e.g. 20GB.")] = "",
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="SIZE", help="Size that the store may keep, e.g. 20GB.")
+    ] = "",
     everything: Annotated[
         bool, typer.Option("--all", help="Remove everything: images, reports, layers, downloads.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Remove nothing, and say what would be removed.")
+        bool, typer.Option("--dry-run", help="Remove nothing; print what would be removed.")
     ] = False,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what was not used for longest, until the store takes no more than SIZE."""
+    """Remove the least recently used files. Stops when the store is no larger than SIZE."""
     from imagebuilder.core.progress import human
     from imagebuilder.store import cache
 
     if bool(keep) == everything:
         raise InputError(
-            "does not say how much to remove" if not keep else "says two things",
+            "needs --keep SIZE or --all" if not keep else "takes --keep or --all, not both",
             where="cache prune",
-            hint="give either --keep SIZE, as in --keep 20GB, or --all",
+            hint="give --keep SIZE, e.g. --keep 20GB, or --all",
         )
     pruned = cache.prune(open_store(store), 0 if everything else _size(keep), dry_run=dry_run)
     if as_json:
@@ -132,5 +134,5 @@ def _size(text: str) -> int:
     except ValueError:
         size = -1.0
     if not 0 <= size < 10**9:
-        raise InputError(f"`{text}` is not a size", where="--keep", hint="write it as in 20GB")
+        raise InputError(f"`{text}` is not a size", where="--keep", hint="write a size as 20GB or 500MB")
     return int(size * unit)

@@ -27,15 +27,15 @@ _DIFFERENT = 1
 
 @app.command()
 def diff(
-    before: Annotated[str, typer.Argument(metavar="A", help="A recipe, a lock, or an image of the store.")],
+    before: Annotated[str, typer.Argument(metavar="A", help="A recipe, a lock, or an image in the store.")],
     after: Annotated[str, typer.Argument(metavar="B", help="What to compare it with.")],
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with 1 where the two differ, as `git diff` does.")
+        bool, typer.Option("--exit-code", help="Exit with 1 if the two differ, as `git diff` does.")
     ] = False,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two images, built or not: pins, packages, layers, and the bytes that a push would send."""
+    """Compare two images, built or not. Shows pins, packages, layers and the bytes that a push sends."""
     from imagebuilder.image import diff as diffs
     from imagebuilder.workflow import side
 
@@ -60,7 +60,7 @@ def update(
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Move every pin to the newest version with which the others still fit, and lock again."""
+    """Move pins to the newest versions that work together. Then locks again."""
     from imagebuilder.image import diff as diffs
     from imagebuilder.workflow import update_pins
 
@@ -90,7 +90,7 @@ def show(found: ImageDifference, before: str, after: str) -> None:
     _show_changes("pins", found.pins)
     _show_changes("packages", found.packages or ())
     if found.gone is None or found.new is None:
-        out("layers: not compared, for a lock alone does not say them; give its recipe")
+        out("layers: not compared, because a lock alone does not define them; give the recipe")
         return
     if found.gone or found.new:
         out("layers")
@@ -115,6 +115,6 @@ def _show_changes(title: str, changes: tuple[ChangedValue, ...]) -> None:
 
 
 def _words(change: ChangedValue) -> tuple[str, str]:
-    """Leave hashes out where the versions alone tell the two apart."""
+    """Leave out the hashes if the versions already differ."""
     short = change.before.partition(" ")[0], change.after.partition(" ")[0]
     return short if short[0] != short[1] else (change.before, change.after)

@@ -1,9 +1,9 @@
-"""How often Python looks for garbage in cycles: imported first of all, for what it does.
+"""Run Python's garbage collector less often. Imported first, for its side effect.
 
-A command makes some hundred thousand objects that stay, most of them while modules are loaded. By default
-Python looks through them after every 700 new ones, which is a tenth of the time of a command that has little
-to do. The garbage that may now lie around until then is a few megabytes. Nor does it look once more at the
-end, when all memory goes back at once: by then everything is set aside.
+A command creates some hundred thousand objects that stay, most of them while modules load. By default Python
+scans them after every 700 new objects: a tenth of the time of a command that has little to do. Scanning less
+often leaves a few megabytes of garbage for longer. `gc.freeze` at exit also skips the last scan: the process
+ends, so all memory is freed anyway.
 """
 
 from __future__ import annotations

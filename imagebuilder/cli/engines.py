@@ -1,4 +1,4 @@
-"""Engines on the command line: their options, builds with Docker, and images put into an engine."""
+"""Engines on the command line: their options, builds with Docker, and loading images into an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DockerBuild:
-    """Where an image of the docker engine goes, and how progress and result are shown."""
+    """Where to put an image of the docker engine, and how to show progress and result."""
 
     load: bool
     output: Path | None
@@ -30,28 +30,28 @@ class DockerBuild:
 
 
 def docker_options(engine: str, builder: str, base: str, proofs: Mapping[str, bool]) -> BuildxOptions | None:
-    """Read the options of the docker engine; None for the embedded one.
+    """Read the options of the docker engine; None means the embedded engine.
 
     Args:
         engine: `embedded` or `docker`.
-        builder: name of a builder of buildx.
+        builder: name of a buildx builder.
         base: where the base comes from.
-        proofs: options that ask for the same bytes again, and whether each was given.
+        proofs: the options that require reproducible bytes, and whether each was given.
 
     Raises:
-        InputError: an unknown word, or an option that the chosen engine does not have.
+        InputError: a value is unknown, or the chosen engine does not have the option.
 
     """
     if engine == "embedded":
         for option, given in (("--builder", builder), ("--base", base != "auto")):
             if given:
                 raise InputError(
-                    "counts only with the docker engine", where=option, hint="add --engine docker"
+                    "works only with the docker engine", where=option, hint="add --engine docker"
                 )
         return None
     if engine != "docker":
         raise InputError(f"`{engine}` is not an engine: choose embedded or docker", where="--engine")
-    # Late: both bring what makes layers, which most builds of the embedded engine do without.
+    # Late: both load the modules that make layers, which an embedded build with nothing to do does not need.
     from imagebuilder.engines.bases import CHOICES
     from imagebuilder.engines.dockerfile import BuildxOptions
 
@@ -69,7 +69,7 @@ def docker_options(engine: str, builder: str, base: str, proofs: Mapping[str, bo
 def build_with_docker(
     targets: Sequence[tuple[Lock, Plan]], store: Store, site: Site, options: BuildxOptions, wish: DockerBuild
 ) -> None:
-    """Have BuildKit build the Dockerfile of one platform, and show the image."""
+    """Let BuildKit build the rendered Dockerfile of one platform, and show the image."""
     from imagebuilder.core.progress import shown
     from imagebuilder.engines import dockerfile
     from imagebuilder.engines.context import BuildContext
@@ -90,7 +90,7 @@ def build_with_docker(
 
 
 def require_engine() -> None:
-    """Check that a container engine answers, before a build takes its minutes.
+    """Check that a container engine answers, before a build that may take minutes.
 
     Raises:
         EnvironmentFault: neither Docker nor Podman answers.
@@ -103,7 +103,7 @@ def require_engine() -> None:
 
 
 def load_image(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
-    """Put an image into the local engine; returns what the engine knows it by."""
+    """Load an image into the local engine; returns its name there."""
     from imagebuilder.core.progress import human
     from imagebuilder.engines.load import load
     from imagebuilder.smoke.engine import connect
@@ -111,7 +111,7 @@ def load_image(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
     with connect(cast("Any", runtime)) as engine:
         err(f"loading {image.name} into {engine.kind}")
         result = load(image, store, engine)
-    err(f"loaded {result.reference}, {human(result.moved_bytes)} travelled")
+    err(f"loaded {result.reference}, {human(result.moved_bytes)} copied")
     return result.reference
 
 

@@ -1,4 +1,4 @@
-"""The verb `fetch`: everything that a build needs, for one without a network."""
+"""The verb `fetch`: download everything that a build needs, so that it works without a network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def fetch(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIR", help="Also put the files into this folder, a store of its own."
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Also copy the files into this folder, which becomes a store.",
         ),
     ] = None,
     platform: PlatformName = "",
@@ -39,7 +42,7 @@ def fetch(
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Download all that building and testing will need, so that both work without a network afterwards."""
+    """Download everything that build and test need. Afterwards both work without a network."""
     from imagebuilder.core.progress import human, shown
     from imagebuilder.fetch import locked as supply
     from imagebuilder.host.site import detect

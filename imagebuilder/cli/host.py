@@ -14,16 +14,19 @@ from imagebuilder.errors import EnvironmentFault
 
 @app.command()
 def keys(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder to make; it must not exist yet.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder to create; it must not exist yet.")],
     name: Annotated[str, typer.Option("--name", help="The job's name, for the keys' comments.")] = "job",
     days: Annotated[
-        int, typer.Option("--days", min=1, max=3650, help="How long the certificates hold.")
+        int, typer.Option("--days", min=1, max=3650, help="How many days the certificates are valid.")
     ] = 30,
     secret: Annotated[
-        str, typer.Option("--secret", metavar="NAME", help="Print them as a Kubernetes Secret of this name.")
+        str,
+        typer.Option(
+            "--secret", metavar="NAME", help="Also print the keys as a Kubernetes Secret with this name."
+        ),
     ] = "",
 ) -> None:
-    """Make the ssh keys of one job, to mount into its containers at /run/secrets/imagebuilder."""
+    """Make the ssh keys of one job. Mount them into its containers at /run/secrets/imagebuilder."""
     from imagebuilder.plan.sshkeys import check_secret_name, make_keys, secret_manifest
 
     if secret:
@@ -32,7 +35,7 @@ def keys(
     if secret:
         out(secret_manifest(folder, secret).rstrip())
         return
-    out(f"wrote {folder}: keys and certificates for {days} days; the authority that signed them is gone")
+    out(f"wrote {folder}: keys and certificates for {days} days; the key that signed them was deleted")
     out(f"next: docker run -v {folder.absolute()}:/run/secrets/imagebuilder:ro ...")
 
 
@@ -43,7 +46,7 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what this host has and lacks for each verb, and how to mend it."""
+    """Say what this host lacks. For each verb, and how to fix it."""
     from imagebuilder.workflow import doctor as doctors
 
     if fix:

@@ -1,4 +1,4 @@
-"""The verb that joins images of several platforms, which were pushed one by one."""
+"""The verb `join`: one image index for images of several platforms that were pushed one by one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _Images = Annotated[
     list[str],
     typer.Argument(
-        metavar="IMAGE...", help="Images of one repository, one of each platform: NAME:TAG or NAME@DIGEST."
+        metavar="IMAGE...", help="Images of one repository, one for each platform: NAME:TAG or NAME@DIGEST."
     ),
 ]
 _Tags = Annotated[
@@ -35,7 +35,7 @@ _Tags = Annotated[
     typer.Option("--tag", "-t", help="A tag for the index; may be repeated. [default: the recipe's]"),
 ]
 _OutOfStep = Annotated[
-    bool, typer.Option("--out-of-step", help="Join images that are not of one recipe and lock.")
+    bool, typer.Option("--out-of-step", help="Join images that were not made from one recipe and lock.")
 ]
 _Untested = Annotated[
     bool, typer.Option("--untested", help="Join images without a passing smoke test attached.")
@@ -56,7 +56,7 @@ _UnsignedParts = Annotated[
     typer.Option(
         "--unsigned-parts",
         metavar="PLATFORM",
-        help="Join this platform's image though the key has not signed it; may be repeated.",
+        help="Join this platform's image although the key has not signed it; may be repeated.",
     ),
 ]
 
@@ -75,7 +75,7 @@ def join(
     site: SiteFile = None,
     as_json: Json = False,
 ) -> None:
-    """Join pushed images of several platforms under one name, where each was built on a host of its own."""
+    """Combine pushed images of several platforms. For images that were built on different hosts."""
     from imagebuilder.host.site import detect
     from imagebuilder.publish import join as joining
     from imagebuilder.publish.attest import signing_keys
@@ -116,7 +116,7 @@ def _show(joined: Joined, *, signing: bool) -> None:
     out(f"joined  {joined.reference}")
     out(f"tags    {', '.join(joined.tags)}")
     for tag, digest in joined.moved:
-        out(f"moved   {tag}, which stood for {digest}")
+        out(f"moved   {tag}, which pointed to {digest}")
     for platform, digest in joined.joint.images:
         out(f"        {platform}  {digest}")
     if signing:

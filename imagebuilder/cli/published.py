@@ -50,7 +50,7 @@ def inspect(
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Show what an image is: pins, layers, the verdict of its smoke test, and what is attached to it."""
+    """Show an image. Its pins, layers, test result, signature and attached documents."""
     from imagebuilder.host.site import detect
     from imagebuilder.publish.attest import inspection
 
@@ -88,23 +88,32 @@ def verify(
     target: Annotated[str, typer.Argument(metavar="IMAGE", help="registry.example/team/name:TAG or @DIGEST")],
     key: Annotated[
         Path | None,
-        typer.Option("--key", metavar="FILE", help="Public key (cosign.pub) that must have signed it all."),
+        typer.Option(
+            "--key",
+            metavar="FILE",
+            help="Public key (cosign.pub) that must have signed the image and its documents.",
+        ),
     ] = None,
     recipe: Annotated[
         Path | None,
-        typer.Option("--recipe", metavar="FILE", help="A recipe, with its lock, that it must be made from."),
+        typer.Option(
+            "--recipe", metavar="FILE", help="The recipe, with its lock, that the image must be made from."
+        ),
     ] = None,
     signed_for: Annotated[
         str,
         typer.Option(
             "--signed-for",
             metavar="REPOSITORY",
-            help="The repository that signatures must name, for a copy. [default: the image's own]",
+            help="For a copied image: the repository that signatures must name. [default: the image's own]",
         ),
     ] = "",
     platform: PlatformName = "",
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Make it again from the attached recipe and lock, and compare.")
+        bool,
+        typer.Option(
+            "--rebuild", help="Build the image again from the attached recipe and lock, and compare."
+        ),
     ] = False,
     plain_http: PlainHttp = False,
     site: SiteFile = None,
@@ -112,7 +121,7 @@ def verify(
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Check a published image: signature, provenance, bills of materials, report, and that all agree."""
+    """Check a published image. Signature, provenance, bills of materials and report have to agree."""
     from imagebuilder.errors import TestFailure
     from imagebuilder.host.site import detect
     from imagebuilder.publish import verify as verifying
@@ -163,7 +172,7 @@ def _told(verified: Verified) -> dict[str, object]:
 
 
 def _rebuilding(store: Store, site: Path | None, progress: str) -> Rebuild:
-    """Make the function that makes an image again, and shows how far it is."""
+    """Return the function that builds an image again and shows progress."""
     from imagebuilder.core.progress import shown
     from imagebuilder.host.site import detect
     from imagebuilder.workflow.rebuild import rebuild
@@ -184,7 +193,7 @@ def _show_checks(reference: str, checks: Sequence[VerifyCheck], waivers: Sequenc
     for check in checks:
         out(f"{check.name:{width}}  {check.status:11}  {printable(check.detail)}")
     if waivers:
-        warn(f"it was pushed with these gates waived: {printable(', '.join(waivers))}")
+        warn(f"these gates were waived when the image was pushed: {printable(', '.join(waivers))}")
 
 
 def _show(found: Inspection) -> None:
@@ -199,7 +208,7 @@ def _show(found: Inspection) -> None:
     row("platform", found.platform)
     row("digest", found.digest)
     row("size", f"{human(found.size)} in {len(found.layers)} layers")
-    row("age", str(found.age) if found.age else "not known: the image has no date, nor does its registry")
+    row("age", str(found.age) if found.age else "not known: neither the image nor its registry has a date")
     row("base", found.base)
     row("lock", found.lock)
     for tag in found.tags:

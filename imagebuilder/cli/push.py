@@ -1,4 +1,4 @@
-"""The verb that publishes: push, and the gates before it."""
+"""The verb `push`, with the options that waive its gates."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ _Image = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A recipe that was built, or its image's name.")
 ]
 _Repository = Annotated[str, typer.Argument(metavar="REPOSITORY", help="registry.example/team/name[:TAG]")]
-_Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", help="One more tag; may be repeated.")]
+_Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", help="Another tag; may be repeated.")]
 _OutOfStep = Annotated[
-    bool, typer.Option("--out-of-step", help="Push the last image though its recipe or lock has changed.")
+    bool, typer.Option("--out-of-step", help="Push the last image although its recipe or lock has changed.")
 ]
 _Untested = Annotated[
-    bool, typer.Option("--untested", help="Push without a passing smoke test of these very bytes.")
+    bool, typer.Option("--untested", help="Push without a passing smoke test of this image.")
 ]
 _UntestedOn = Annotated[
     list[str] | None,
     typer.Option(
-        "--untested-on", metavar="PLATFORM", help="The same for one platform of several; may be repeated."
+        "--untested-on",
+        metavar="PLATFORM",
+        help="Push this platform's image without a passing smoke test; may be repeated.",
     ),
 ]
 _AllowBakedKeys = Annotated[
@@ -53,12 +55,13 @@ _AllowBakedKeys = Annotated[
 _Attach = Annotated[
     bool,
     typer.Option(
-        "--attach/--no-attach", help="Attach bills of materials, provenance, report, recipe and lock."
+        "--attach/--no-attach",
+        help="Attach bills of materials, provenance, report, recipe and lock to the image.",
     ),
 ]
 _SignKey = Annotated[
     Path | None,
-    typer.Option("--sign-key", metavar="FILE", help="Sign it, and what is attached, as cosign does."),
+    typer.Option("--sign-key", metavar="FILE", help="Sign the image and its documents, as cosign does."),
 ]
 
 
@@ -81,7 +84,7 @@ def push(
     progress: ProgressKind = "auto",
     as_json: Json = False,
 ) -> None:
-    """Push an image that passes every gate, for all its platforms; only what the registry lacks travels."""
+    """Push an image that passed its test. Sends only what the registry lacks."""
     from imagebuilder.core.progress import shown
     from imagebuilder.host.site import detect
     from imagebuilder.publish import push as publishing
@@ -116,7 +119,7 @@ def push(
 
 
 def _told(pushed: Pushed) -> dict[str, object]:
-    """Tell programs what a push did."""
+    """Describe a push for programs."""
     return {
         **dataclasses.asdict(pushed.result),
         "platforms": [{"platform": image.platform, "digest": image.manifest} for image in pushed.images],
@@ -127,16 +130,16 @@ def _told(pushed: Pushed) -> dict[str, object]:
 
 
 def _show(pushed: Pushed, *, keyed: bool) -> None:
-    """Tell people what a push did."""
+    """Print a push for people."""
     from imagebuilder.core.progress import human
 
     result = pushed.result
     out(f"pushed  {result.reference}")
     out(f"tags    {', '.join(result.tags)}")
     for tag, digest in result.moved:
-        out(f"moved   {tag}, which stood for {digest}")
+        out(f"moved   {tag}, which pointed to {digest}")
     out(
-        f"        {human(result.pushed_bytes)} in {result.pushed_blobs} blobs travelled, "
+        f"sent    {human(result.pushed_bytes)} in {result.pushed_blobs} blobs, "
         f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
     )
     if kinds := [kind for kind, _ in pushed.attached[len(pushed.images) - 1].artefacts]:

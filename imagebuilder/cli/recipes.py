@@ -34,9 +34,9 @@ def init(
     recipe: Annotated[
         str, typer.Option("--recipe", help="Which shipped recipe to start from.")
     ] = "cuda12-torch",
-    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a recipe to start from, with its JSON Schema for the editor."""
+    """Write a recipe to start from. Adds its JSON Schema, for editors."""
     from imagebuilder.recipe.init import copy_templates
 
     for path in copy_templates(folder, recipe, force=force):
@@ -58,7 +58,7 @@ def check(
     require_lock: Locked = False,
     as_json: Json = False,
 ) -> None:
-    """Check recipes and their locks, offline: every problem of every file at once."""
+    """Check recipes and their locks, offline. Reports every problem of every file at once."""
     from imagebuilder.lock import model as locks
     from imagebuilder.workflow import check_recipe
 
@@ -88,28 +88,35 @@ def check(
 @app.command()
 def lock(
     words: Annotated[
-        list[str], typer.Argument(metavar="RECIPE [PIN...]", help="A recipe; after --upgrade, what to move.")
+        list[str],
+        typer.Argument(
+            metavar="RECIPE [PIN...]", help="A recipe; after --upgrade, the pins or packages to move."
+        ),
     ],
     upgrade: Annotated[
         bool,
-        typer.Option("--upgrade", "-U", help="Move the pins or packages named after it; all without a name."),
+        typer.Option(
+            "--upgrade",
+            "-U",
+            help="Move the named pins or packages to newer versions; without a name, all of them.",
+        ),
     ] = False,
     site: SiteFile = None,
     tools: ToolsPlace = "",
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Resolve a recipe to exact bytes and write its lock beside it. What still fits stays as it was."""
+    """Resolve a recipe and write its lock. Versions in an existing lock stay if they still fit."""
     from imagebuilder.lock import model as locks
     from imagebuilder.workflow import lock_changes, named, update_lock
 
-    # The recipe may stand before or after `--upgrade PIN`: it is the word that names a file.
+    # The recipe may come before or after `--upgrade PIN`: it is the argument that names a file.
     files = [word for word in words if named(word).is_recipe] or words[:1]
     names = [word for word in words if word not in files]
     if len(files) > 1 or (names and not upgrade):
         extra = files[1] if len(files) > 1 else names[0]
         raise InputError(
-            f"`{extra}` is one word too many", where="imagebuilder lock", hint="names go after --upgrade"
+            f"unexpected argument `{extra}`", where="imagebuilder lock", hint="names of pins need --upgrade"
         )
     path = Path(files[0])
     found = update_lock(path, site, names if upgrade else None, open_store(store), tools=tools)
@@ -145,13 +152,13 @@ def lock(
 
 @app.command()
 def plan(recipe_file: RecipeFile, platform: PlatformName = "", as_json: Json = False) -> None:
-    """Show the layers and the config that a build would make. Offline; needs a lock."""
+    """Show the layers that a build would make. Offline; needs a lock."""
     from imagebuilder.workflow import read_plans
 
     planned = [plan for _, plan in read_plans(recipe_file, platform)]
     if as_json:
         rows = [_described(plan) for plan in planned]
-        # One image is one object, as it ever was; several are a list of them.
+        # An object for one image, a list for several.
         out_json(rows[0] if len(rows) == 1 else rows)
         return
     for number, image in enumerate(planned):
@@ -199,11 +206,11 @@ def render(
     recipe_file: RecipeFile,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write it there. [default: print it]"),
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this file. [default: print]"),
     ] = None,
     platform: PlatformName = "",
 ) -> None:
-    """Write the plan as a Dockerfile that `docker buildx build` takes without imagebuilder. Needs a lock."""
+    """Write the plan as a Dockerfile. `docker buildx build` builds it without imagebuilder. Needs a lock."""
     from imagebuilder.core import files
     from imagebuilder.plan import render as renderer
     from imagebuilder.workflow import read_plan, read_plans
@@ -216,7 +223,7 @@ def render(
     for _, planned in found:
         path = output
         if len(found) > 1:
-            # Packages have other names and versions on each platform: one file for all could not be read.
+            # Names and versions of packages differ between platforms: one file for all would be unreadable.
             path = output.with_name(f"{output.stem}.{planned.architecture}{output.suffix}")
         files.write(path, renderer.render(planned, files.template("Dockerfile.j2")))
         out(f"wrote {path}")

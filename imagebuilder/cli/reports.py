@@ -1,4 +1,4 @@
-"""Verbs on what training and proofs leave behind: report, compare-checkpoints."""
+"""The verbs `report` and `compare-checkpoints`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def report(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="REPORT|RECIPE", help="A JSON report, or what was tested: a recipe or an image's name."
+            metavar="REPORT|RECIPE", help="A JSON report, or the recipe or image that was tested."
         ),
     ],
     platform: PlatformName = "",
@@ -40,7 +40,7 @@ def report(
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Show a smoke test's report again, or write it as a page or for CI. Exit code 0 whatever it says."""
+    """Show the report of a smoke test again. Exit code 0 even if the test failed."""
     from imagebuilder.smoke import report as reports
 
     found = reports.read(_report_file(target, store, platform))
@@ -99,12 +99,12 @@ def compare_checkpoints(
     from imagebuilder.smoke.checkpoints import KINDS, CompareRules, Incomparable
 
     if len(files) < 2:
-        raise Incomparable("give two checkpoints at least", where="imagebuilder compare-checkpoints")
+        raise Incomparable("give at least two checkpoints", where="imagebuilder compare-checkpoints")
     if image and python:
-        raise Incomparable("give an image or a Python, not both", where="--python")
+        raise Incomparable("give --image or --python, not both", where="--python")
     wrong = [word for word in only or () if word not in KINDS]
     if wrong:
-        raise Incomparable(f"`{wrong[0]}` is none of {', '.join(KINDS)}", where="--only")
+        raise Incomparable(f"`{wrong[0]}` is unknown: choose {', '.join(KINDS)}", where="--only")
     rules = CompareRules(
         atol=atol, rtol=rtol, only=cast("Any", tuple(only or ())), buffers=tuple(buffers or ())
     )
@@ -128,10 +128,10 @@ def compare_checkpoints(
 def _compare_inside(
     files: list[Path], rules: CompareRules, target: str, store: Path | None
 ) -> tuple[Comparison, ...]:
-    """Compare in the image of a recipe, which is put into the engine first, or in one that the engine has.
+    """Compare in a container: of a recipe's image, which is loaded first, or of an image in the engine.
 
     Raises:
-        Incomparable: for whatever reason there is no answer: this verb promises 2 for that.
+        Incomparable: there is no answer, for any reason; the verb then exits with 2.
 
     """
     from imagebuilder.smoke.checkpoints import Incomparable, compare_inside
@@ -149,7 +149,7 @@ def _compare_inside(
 
 
 def _report_file(target: str, store: Path | None, platform: str = "") -> Path:
-    """Find the report that a word stands for: a file, or the store's on a recipe's image."""
+    """Find the report that an argument names: a file, or the store's report on an image."""
     from imagebuilder.workflow import built_image, named
 
     word = named(target)
@@ -166,7 +166,7 @@ def _report_file(target: str, store: Path | None, platform: str = "") -> Path:
     place = where.report(image.manifest)
     if not place.exists():
         raise InputError(
-            "there is no report of its image as it is now",
+            "the store has no report on the current image",
             where=target,
             hint=f"run: imagebuilder smoke-test {target}",
         )

@@ -31,39 +31,40 @@ if TYPE_CHECKING:
 _Target = Annotated[
     str,
     typer.Argument(
-        metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image of the local engine."
+        metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image in Docker or Podman."
     ),
 ]
 _Mode = Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")]
 _Runtime = Annotated[
     str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
 ]
-_Nodes = Annotated[int, typer.Option("--nodes", help="How many nodes, at least two.")]
-_NprocPerNode = Annotated[int, typer.Option("--nproc-per-node", help="How many ranks on each node.")]
+_Nodes = Annotated[int, typer.Option("--nodes", help="Number of nodes, at least two.")]
+_NprocPerNode = Annotated[int, typer.Option("--nproc-per-node", help="Number of ranks on each node.")]
 _Checks = Annotated[
     list[str] | None,
     typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
 ]
-_Patience = Annotated[float, typer.Option("--patience", help="Factor on every time limit.")]
+_Patience = Annotated[float, typer.Option("--patience", help="Multiply every time limit by this factor.")]
 _Transport = Annotated[
-    str, typer.Option("--transport", help="What NCCL has to use between nodes: any, socket, ib or ofi.")
+    str,
+    typer.Option("--transport", help="The network that NCCL must use between nodes: any, socket, ib or ofi."),
 ]
 _MinBusbw = Annotated[
     float,
-    typer.Option("--min-busbw", metavar="GB/S", help="Bus bandwidth that the largest allreduce must reach."),
+    typer.Option("--min-busbw", metavar="GB/S", help="Minimum bus bandwidth of the largest allreduce."),
 ]
 _Scaling = Annotated[
-    bool, typer.Option("--scaling", help="Also time a training on 1x1, 1x2, 2x1 and 2x2 nodes x ranks.")
+    bool, typer.Option("--scaling", help="Also time training on 1x1, 1x2, 2x1 and 2x2 (nodes x ranks).")
 ]
 _Workload = Annotated[
-    str, typer.Option("--workload", help="What --scaling trains: digits, or resnet on random images.")
+    str, typer.Option("--workload", help="What --scaling trains: digits, or resnet (on random images).")
 ]
-_Epochs = Annotated[int, typer.Option("--epochs", help="How many epochs each layout of --scaling runs.")]
+_Epochs = Annotated[int, typer.Option("--epochs", help="Number of epochs that --scaling trains.")]
 _Full = Annotated[
-    bool, typer.Option("--full", help="Let --scaling train on all 60,000 digits, which npm fetches.")
+    bool, typer.Option("--full", help="Let --scaling train on all 60,000 digits, downloaded with npm.")
 ]
 _Report = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Write the JSON report here too.")
+    Path | None, typer.Option("--report", metavar="FILE", help="Also write the JSON report to this file.")
 ]
 
 
@@ -90,7 +91,7 @@ def smoke_test(
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Prove an image on two nodes. Exit code 0: passed, 1: failed, 2: could not run."""
+    """Test an image in two containers. Exit code 0: passed, 1: failed, 2: could not run."""
     from imagebuilder.host.site import detect
     from imagebuilder.smoke import report as reports
     from imagebuilder.smoke.run import Watch, run_smoke
@@ -112,7 +113,7 @@ def smoke_test(
     watch = Watch(ended=lambda check: err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
     result = run_smoke(found, options, store=where, site=detect(site), watch=watch)
     if result.digest and not checks:
-        # What allows a push; a run of single checks proves nothing, and must not undo a proof either.
+        # This report allows a push. A run with --check proves nothing, and must not replace a passing report.
         reports.write(result, where.report(result.digest))
     if report is not None:
         reports.write(result, report)
@@ -129,7 +130,7 @@ def smoke_test(
 
 
 def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> SmokeTarget:
-    """Find what a smoke test is to run on; an image of the store is put into the engine first."""
+    """Find the image to test; an image of the store is loaded into the engine first."""
     from imagebuilder.smoke import engine as engines
     from imagebuilder.smoke import target as targets
     from imagebuilder.workflow import built_image, labels

@@ -1,4 +1,4 @@
-"""Reading apt's sources, in both notations of sources.list(5), and files of paragraphs (deb822(5))."""
+"""Read apt's sources, in both formats of sources.list(5), and files of paragraphs (deb822(5))."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^]]*)\]\s*)?(?P<uri>\S+)\s+(?P<
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class AptSource:
     """One archive of binary packages.
 
     Attributes:
-        uri: its address, without a slash at the end.
-        suites, components: as they are written; a suite that ends in a slash has no components.
-        signed_by: a file with keys, or the keys themselves; empty where neither is named.
-        trusted: true where its signature does not count.
+        uri: its URL, without a slash at the end.
+        suites, components: as in the file; a suite that ends in a slash has no components.
+        signed_by: a file with keys, or the keys themselves; "" if the source names neither.
+        trusted: true if apt ignores its signature.
 
     """
 
@@ -31,24 +31,24 @@ class Source:
     trusted: bool
 
 
-def of_file(name: str, text: str) -> Iterator[Source]:
-    """Read a file of apt's sources; its ending says which notation it has, and apt passes over others."""
+def of_file(name: str, text: str) -> Iterator[AptSource]:
+    """Read a file of apt's sources. Its ending says which format it has; apt ignores other endings."""
     if name.endswith(".sources"):
         yield from deb822(text)
     elif name.endswith(".list"):
         yield from one_line(text)
 
 
-def one_line(text: str) -> Iterator[Source]:
-    """Read the lines `deb [signed-by=FILE] URI SUITE COMPONENTS`; others are passed over."""
+def one_line(text: str) -> Iterator[AptSource]:
+    """Read the lines `deb [signed-by=FILE] URI SUITE COMPONENTS`, and ignore other lines."""
     for line in io.StringIO(text):
         if match := _ONE_LINE.fullmatch(line.partition("#")[0].strip()):
             options = dict(word.partition("=")[::2] for word in (match["options"] or "").split())
             yield _source(match["uri"], (match["suite"],), match["rest"], options)
 
 
-def deb822(text: str) -> Iterator[Source]:
-    """Read paragraphs with the fields `Types`, `URIs`, `Suites`; one that is not enabled is passed over."""
+def deb822(text: str) -> Iterator[AptSource]:
+    """Read paragraphs with the fields `Types`, `URIs`, `Suites`, and ignore disabled ones."""
     for fields in paragraphs(text, _FIELDS):
         disabled = fields.get("enabled", "").lower() in {"no", "false"}
         if disabled or "deb" not in fields.get("types", "").split():
@@ -58,8 +58,8 @@ def deb822(text: str) -> Iterator[Source]:
             yield _source(uri, suites, fields.get("components", ""), fields)
 
 
-def _source(uri: str, suites: tuple[str, ...], components: str, options: dict[str, str]) -> Source:
-    return Source(
+def _source(uri: str, suites: tuple[str, ...], components: str, options: dict[str, str]) -> AptSource:
+    return AptSource(
         uri=uri.rstrip("/"),
         suites=suites,
         components=tuple(components.split()),
@@ -69,11 +69,11 @@ def _source(uri: str, suites: tuple[str, ...], components: str, options: dict[st
 
 
 def paragraphs(text: str, wanted: Collection[str]) -> Iterator[dict[str, str]]:
-    """Read paragraphs of `Field: value`; lines that go on are joined, a lone dot stands for an empty one.
+    """Read paragraphs of `Field: value`. Continuation lines are joined; a lone dot is an empty line.
 
     Args:
         text: the paragraphs, with empty lines between them.
-        wanted: names of the fields to give, in lower case: field names are not case-sensitive.
+        wanted: names of the fields to return, in lower case: field names are not case-sensitive.
 
     """
     block: dict[str, io.StringIO] = {}

@@ -1,4 +1,4 @@
-"""Suites of a distribution: their facts (suites.yaml), their mirrors, and how apt is told about them."""
+"""Suites of a distribution: their facts (suites.yaml), their mirrors, and their apt sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILE = "suites.yaml"
 
 
 class Suite(Strict):
-    """What apt gets besides the suite itself."""
+    """Which other archives belong to a suite."""
 
     updates: bool
     security: bool
@@ -31,17 +31,19 @@ class Distribution(Strict):
     keyring: Annotated[str, Field(description="The archive's keys: the same path on a host and in an image.")]
     keyring_package: str
     components: tuple[str, ...]
-    packages: Annotated[tuple[str, ...], Field(description="In every image, besides the essential ones.")]
-    security_pool: Annotated[str, Field(description="How pool paths of the security archive begin.")]
+    packages: Annotated[
+        tuple[str, ...], Field(description="Packages of every image, besides essential ones.")
+    ]
+    security_pool: Annotated[str, Field(description="Prefix of pool paths in the security archive.")]
     ports: Annotated[
         tuple[str, ...],
-        Field(description="Architectures in an archive of their own, which mirrors of the main one lack."),
+        Field(description="Architectures in a separate archive, which mirrors of the main one lack."),
     ] = ()
     suites: dict[str, Suite]
 
 
 class Mirrors(Strict):
-    """Roots of the archive and of its security updates: URLs without a slash at the end."""
+    """URLs of the archive and of its security updates, without a slash at the end."""
 
     main: str
     security: str
@@ -52,10 +54,10 @@ def _on_this_host(path: Path) -> bool:
 
 
 def facts(distribution: str, suite: str, where: str = "") -> Distribution:
-    """Look a distribution up, and make sure that the suite is one of its.
+    """Return the facts of a distribution that has this suite.
 
     Raises:
-        InputError: it is not known here.
+        InputError: the distribution or the suite is unknown.
 
     """
     known = _facts()
@@ -77,28 +79,28 @@ def facts(distribution: str, suite: str, where: str = "") -> Distribution:
 
 
 def known() -> dict[str, Distribution]:
-    """Name every distribution that can be bootstrapped, with its facts."""
+    """Return every distribution that can be bootstrapped, with its facts."""
     return _facts()
 
 
 def keyring(distribution: str, suite: str, has: Callable[[Path], bool] = _on_this_host) -> Path:
-    """Find the keys of the distribution's archive where apt runs.
+    """Return the path of the distribution's archive keys.
 
     Args:
-        distribution: of the archive.
-        suite: one of its.
-        has: tells whether apt sees a file.
+        distribution: the distribution.
+        suite: one of its suites.
+        has: returns whether a file exists where apt runs.
 
     Raises:
-        EnvironmentFault: they are not installed.
+        EnvironmentFault: the keys are not installed there.
 
     """
-    found = facts(distribution, suite)
-    path = Path(found.keyring)
+    known = facts(distribution, suite)
+    path = Path(known.keyring)
     if not has(path):
         raise EnvironmentFault(
             f"the keys of {distribution}'s archive are not where apt runs ({path})",
-            hint=INSTALL_HINT.format(found.keyring_package),
+            hint=INSTALL_HINT.format(known.keyring_package),
         )
     return path
 
@@ -111,20 +113,20 @@ def sources(
     Args:
         distribution: as in `facts`.
         suite: as in `facts`.
-        mirrors: where they are.
+        mirrors: the archives' URLs.
         types: `deb`, or `deb-src` for source packages.
-        sections: sections of the archive besides the usual, such as `non-free`.
+        sections: more sections of the archive, such as `non-free`.
 
     """
-    found = facts(distribution, suite)
-    pockets = found.suites[suite]
+    known = facts(distribution, suite)
+    pockets = known.suites[suite]
     blocks = [(mirrors.main, f"{suite} {suite}-updates" if pockets.updates else suite)]
     if pockets.security:
         blocks.append((mirrors.security, f"{suite}-security"))
     return "\n".join(
         f"Types: {types}\nURIs: {uri}\nSuites: {names}\n"
-        f"Components: {' '.join((*found.components, *sections))}\n"
-        f"Signed-By: {found.keyring}\n"
+        f"Components: {' '.join((*known.components, *sections))}\n"
+        f"Signed-By: {known.keyring}\n"
         for uri, names in blocks
     )
 

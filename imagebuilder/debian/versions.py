@@ -42,8 +42,8 @@ def compare(one: str, other: str) -> int:
     (1, -1, -1)
     """
     for left, right in zip(_parts(one), _parts(other), strict=True):
-        if found := _compare_part(left, right):
-            return found
+        if order := _compare_part(left, right):
+            return order
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Where a distribution's archive is: the site's mirrors, or mmdebstrap's own default."""
+"""URLs of a distribution's archive: the site's mirrors, or mmdebstrap's own default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imagebuilder.host.tools import HOST, Tools, choose_tools
 
 
 def of_site(site: Site, distribution: str, suite: str, architecture: str) -> suites.Mirrors:
-    """Take the site's mirrors, and the distribution's own where the site names none."""
+    """Return the site's mirrors, or the distribution's own if the site names none."""
     main, security = site.apt_mirror, site.apt_security_mirror
     if architecture in suites.facts(distribution, suite).ports:
         main = security = site.apt_ports_mirror
@@ -27,14 +27,13 @@ def of_site(site: Site, distribution: str, suite: str, architecture: str) -> sui
 def default(
     distribution: str, suite: str, architecture: str = "amd64", tools: Tools = HOST
 ) -> suites.Mirrors:
-    """Ask mmdebstrap where it would fetch a suite from: its default is the distribution's own archive.
+    """Ask mmdebstrap for its default mirrors of a suite: they are the distribution's own archive.
 
-    Ubuntu keeps architectures other than amd64 in another one.
-
-    It writes its sources into a new root and stops there: nothing is fetched, no privilege is needed.
+    The architecture matters because Ubuntu has a separate archive for all but amd64. mmdebstrap writes its
+    sources into a new root and stops there: it fetches nothing and needs no privilege.
 
     Raises:
-        EnvironmentFault: mmdebstrap is not installed, or names no archive.
+        EnvironmentFault: mmdebstrap is not installed, or has no default for this suite.
 
     """
     suites.facts(distribution, suite)
@@ -47,8 +46,8 @@ def default(
         tempfile.TemporaryDirectory(prefix="imagebuilder-mirrors-") as name,
         tools.open(Path(name), network=False) as sandbox,
     ):
-        # As a user no mode but this one needs nothing; as root newer ones refuse it, and root's own mounts
-        # nothing while there is nothing to install.
+        # A user needs no privilege only in the mode `chrootless`. Newer releases refuse it to root; the mode
+        # `root` mounts nothing as long as nothing gets installed.
         mode = "root" if sandbox.is_root else "chrootless"
         argv = ["mmdebstrap", "--variant=custom", f"--mode={mode}", "--skip=update,cleanup,check/qemu"]
         argv.append(f"--architectures={architecture}")
@@ -56,7 +55,7 @@ def default(
             result = sandbox.run([*argv, f"--setup-hook={hook}", suite, "/dev/null"], timeout=60, check=False)
         except EnvironmentFault as error:
             raise EnvironmentFault(str(error), hint=suites.INSTALL_HINT.format("mmdebstrap")) from error
-    # Hooks write where mmdebstrap's own messages go.
+    # The hook's output may be on either stream.
     said = result.stdout + result.stderr
     places = {
         name: source.uri
@@ -66,7 +65,8 @@ def default(
     if suite not in places:
         reason = "\n".join(line for line in result.stderr.splitlines() if line.startswith("E: "))
         raise EnvironmentFault(
-            f"mmdebstrap names no archive of {distribution} {suite}" + (f":\n{reason}" if reason else ""),
+            f"mmdebstrap has no default mirror for {distribution} {suite}"
+            + (f":\n{reason}" if reason else ""),
             hint="name one in the site file: `apt_mirror:`",
         )
     return suites.Mirrors(main=places[suite], security=places.get(f"{suite}-security", places[suite]))

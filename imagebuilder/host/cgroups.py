@@ -1,9 +1,10 @@
-"""The hybrid layout of control groups, in which crun, Podman's default runtime, starts no container.
+"""Recognise the hybrid layout of control groups, in which crun, Podman's default runtime, cannot start.
 
-Some hosts mount controllers as version 1, and beside them a version 2 hierarchy that still holds the rest.
-crun runs there only when version 2 holds none: a controller leaves version 2 when it is mounted as version 1.
+Some hosts mount some controllers as version 1, and a version 2 hierarchy that holds the others. crun starts
+containers there only if version 2 holds none. Mounting a controller as version 1 takes it from version 2.
 
-`scripts/services` imports this module before anything is installed: the standard library alone.
+`scripts/services` imports this module before anything is installed, so it may import only the standard
+library.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 # crun looks at exactly these two: libcrun_get_cgroup_mode.
 ROOT = Path("/sys/fs/cgroup")
 UNIFIED = ROOT / "unified"
-# What crun says, in every release so far.
+# crun's message, the same in every release so far.
 COMPLAINT = "cgroups in hybrid mode not supported"
 ADVICE = (
     "version 2 of the host's cgroups still holds controllers: `imagebuilder doctor` names the commands that "
     "mount them as version 1; or let Podman run containers with runc"
 )
-# The one controller that has another name in version 1.
+# The only controller whose name differs in version 1.
 _VERSION_1 = {"io": "blkio"}
 
 
@@ -30,8 +31,8 @@ class Hybrid:
     """Controllers that version 2 still holds, by their names in version 1.
 
     Attributes:
-        movable: those that this kernel has in version 1 too.
-        fixed: those that it has in version 2 alone.
+        movable: those that this kernel also offers as version 1.
+        fixed: those that it offers only as version 2.
 
     """
 
@@ -53,17 +54,17 @@ class Hybrid:
 
     @property
     def remedy(self) -> str:
-        """What a person does about it."""
+        """What a person has to do."""
         if self.fixed:
             return 'let Podman run containers with runc: `runtime = "runc"` under [engine] in containers.conf'
         return "sudo sh -c '" + " && ".join(" ".join(words) for words in self.commands) + "'"
 
 
 def look(read: Callable[[Path], str] | None = None) -> Hybrid | None:
-    """Return what crun would complain of on this host; None where it runs.
+    """Return the layout that crun would complain about on this host; None if crun works.
 
     Args:
-        read: gives a file's text, "" for a file that is not there; this host's files without it.
+        read: returns a file's text, "" for a missing file. Without it, this host's files are read.
 
     """
     ask = read or _read
@@ -80,16 +81,16 @@ def look(read: Callable[[Path], str] | None = None) -> Hybrid | None:
 
 
 def _is_hybrid(mounts: str) -> bool:
-    """Return True where `unified` is a version 2 hierarchy, and the folder above it is not."""
+    """Return True if `unified` is a version 2 hierarchy and the folder above it is not."""
     kinds: dict[str, str] = {}
     for line in mounts.splitlines():
         _, place, kind, *_ = line.split()
-        kinds[place] = kind  # the last one mounted is the one that shows
+        kinds[place] = kind  # a later mount hides an earlier one
     return kinds.get(str(ROOT)) == "tmpfs" and kinds.get(str(UNIFIED)) == "cgroup2"
 
 
 def _version_1(text: str) -> frozenset[str]:
-    """Read /proc/cgroups: the controllers that version 1 has and nobody switched off."""
+    """Read /proc/cgroups: the enabled controllers of version 1."""
     rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
     return frozenset(row[0] for row in rows if row[3] == "1")
 

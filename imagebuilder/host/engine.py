@@ -1,4 +1,4 @@
-"""The container engine: Docker, or Podman through its socket; who answers, and what it is."""
+"""Connect to the container engine: Docker, or Podman through its socket."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ _TIMEOUT = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """An engine that answers: its client, what it is, and its own account of the host.
+    """An engine that answers: its client, its kind and version, and what it reports of its host.
 
-    An engine without root limits processes and memory only where it has been given those cgroup controllers.
-    `filters_internal`: the host's firewall looks at packets within a bridge, and this engine makes no rule
-    that lets those of an internal network pass.
+    Attributes:
+        limits_processes, limits_memory: a rootless engine can limit these only if it has their cgroup
+            controllers.
+        filters_internal: the host's firewall filters packets within a bridge, and this engine makes no rule
+            that lets those of an internal network pass.
+
     """
 
     client: DockerClient
@@ -53,7 +56,7 @@ def connect(runtime: str) -> Iterator[Engine]:
     Args:
         runtime: `docker`, `podman`, or `auto` for either.
 
-    An address in DOCKER_HOST (or CONTAINER_HOST, Podman's) is taken at its word: nothing else is tried then.
+    If DOCKER_HOST (or CONTAINER_HOST, Podman's) is set, only that address is tried.
 
     Raises:
         EnvironmentFault: none answers.
@@ -85,7 +88,7 @@ def explained(doing: str) -> Iterator[None]:
     """Turn the engine's errors into ours.
 
     Raises:
-        EnvironmentFault: what the engine said, and what was being done.
+        EnvironmentFault: names what was being done, and the engine's message.
 
     """
     try:
@@ -102,7 +105,7 @@ def explained(doing: str) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Executed:
-    """How a command in a container ended: `code` is None where the engine cannot tell."""
+    """The result of a command in a container; `code` is None if the engine does not know it."""
 
     code: int | None
     stdout: str
@@ -115,17 +118,17 @@ def execute(
     """Run a command in a container, and read both its streams to their ends.
 
     Args:
-        api: of the engine's client.
+        api: the low-level API of the engine's client.
         container: its id.
         argv: the command.
-        keep: the bytes to keep of each stream; its last ones.
-        settings: as the SDK's `exec_create` takes them: `environment`, `workdir`.
+        keep: how many bytes to keep of each stream, from its end.
+        settings: arguments of the SDK's `exec_create`, such as `environment` and `workdir`.
 
     """
     handle = api.exec_create(container, list(argv), **settings)["Id"]
     chunks = api.exec_start(handle, stream=True, demux=True)
     out, err = bytearray(), bytearray()
-    # The SDK leaves a stream's socket open at its end; its own `close` fails on one that has ended.
+    # The SDK leaves the socket open at the stream's end, and its own `close` fails then.
     with contextlib.closing(chunks._response):  # noqa: SLF001
         for some, other in chunks:
             out += some or b""
@@ -174,8 +177,8 @@ def _describe(client: DockerClient) -> Engine:
         offers_gpus=offers,
         limits_processes=bool(info.get("PidsLimit")),
         limits_memory=bool(info.get("MemoryLimit")),
-        # Docker loads br_netfilter and lets nothing pass that has no rule; netavark makes none for internal
-        # networks. Without root the network is in a namespace with a firewall of its own.
+        # Docker loads br_netfilter and drops packets without a rule. Podman's netavark makes no rule for
+        # internal networks. A rootless engine's network is in a namespace with its own firewall.
         filters_internal=podman and not rootless and bool(info.get("BridgeNfIptables")),
     )
 

@@ -1,4 +1,4 @@
-"""One HTTP session as every part of the program uses it: proxies, CA, retries, time limits, credentials."""
+"""Make HTTP sessions with the site's proxies, CA and credentials, and with retries and time limits."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ import imagebuilder
 from imagebuilder.core.retries import Budget
 from imagebuilder.core.yamlfile import printable
 
-# Seconds to connect, and between two pieces of an answer.
+# Seconds to connect, and seconds between two pieces of a reply.
 _LIMITS = (15.0, 60.0)
 _CONNECTIONS = 16
-# Tries of one request, seconds before the second one, and seconds after the first failure when no more begin.
+# Tries of one request; seconds before the second try; seconds after the first failure until the last try.
 _ATTEMPTS = 4
 _RETRY_PAUSE = 0.5
 _RETRY_SECONDS = 120.0
 _PASSING = frozenset({429, 500, 502, 503, 504})
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 
-# What the libraries' messages hold, and what it means; the first that is found counts.
+# Words in the libraries' messages, and what they mean; the first match counts.
 _TROUBLES = (
     (
         "CERTIFICATE_VERIFY_FAILED",
         "no known CA vouches for the server: set SSL_CERT_FILE, or `ca:` for --site",
     ),
-    ("ProxyError", "the proxy refuses, or is not there"),
-    ("NameResolutionError", "the host's name is not known"),
-    ("timed out", "the server is silent"),
+    ("ProxyError", "the proxy refuses, or does not answer"),
+    ("NameResolutionError", "the host's name is unknown"),
+    ("timed out", "the server does not answer"),
     ("refused", "the connection is refused"),
     ("reset", "the connection was reset"),
     ("Connection broken", "the connection broke off"),
@@ -54,12 +54,12 @@ def session(
         proxies: `http`, `https` and `no_proxy`.
         ca_bundle: the CAs to trust.
         indexes: URLs whose user and password go to their own host.
-        retries: try a request that failed for a while again; False where the caller does so itself.
+        retries: retry requests after passing failures; False if the caller retries itself.
 
     """
     made = _Session()
-    # With trust_env, requests lets REQUESTS_CA_BUNDLE win over the session's own bundle, and looks at the
-    # environment again for each request; all of that has been read once, into the arguments.
+    # With trust_env, requests prefers REQUESTS_CA_BUNDLE to the session's own bundle, and reads the
+    # environment again for each request. Our arguments already hold those settings.
     made.trust_env = False
     made.verify = str(ca_bundle) if ca_bundle else True
     made.headers["User-Agent"] = f"imagebuilder/{imagebuilder.__version__}"
@@ -72,7 +72,7 @@ def session(
 
 
 def bypasses_proxy(host: str, no_proxy: str) -> bool:
-    """Tell whether a host is to be reached directly: `no_proxy` lists names, domains, addresses and networks.
+    """Return whether a host needs no proxy: `no_proxy` lists names, domains, addresses and networks.
 
     >>> bypasses_proxy("a.example.org", "localhost, .example.org"), bypasses_proxy("10.1.2.3", "10.0.0.0/8")
     (True, True)
@@ -90,13 +90,13 @@ def bypasses_proxy(host: str, no_proxy: str) -> bool:
 
 
 def in_words(error: Exception) -> str:
-    """Say in a few words what a nest of library errors means."""
+    """Return a few plain words for an error of the HTTP libraries."""
     text = str(error)
     return next((words for sign, words in _TROUBLES if sign in text), printable(text))
 
 
 class _Session(requests.Session):
-    """Raises requests' own errors for whatever a server's redirects hold."""
+    """Raises an error of requests, not a ValueError, for an invalid redirect."""
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         try:
@@ -110,7 +110,7 @@ class _Session(requests.Session):
 
 
 class _Adapter(HTTPAdapter):
-    """Adds what requests does only with trust_env: hosts that need no proxy; and a default time limit."""
+    """Applies `no_proxy`, which requests does only with trust_env, and a default time limit."""
 
     def __init__(self, no_proxy: str, attempts: int) -> None:
         self._no_proxy = no_proxy
@@ -138,18 +138,18 @@ class _Adapter(HTTPAdapter):
         )
         reply = self._tried(request, once)
         if reply.is_redirect:
-            # requests reads what a redirect brings with it; nobody needs it.
+            # requests would read the body of the redirect, which may be long and is not needed.
             reply.close()
-            reply._content = b""  # noqa: SLF001 - there is no public way to say that it has been read
+            reply._content = b""  # noqa: SLF001 - no public way to mark the body as read
         return reply
 
     def _tried(
         self, request: requests.PreparedRequest, once: Callable[[], requests.Response]
     ) -> requests.Response:
-        """Send a request, again where that may help.
+        """Send a request, and retry it after a passing failure.
 
-        Not left to urllib3: it waits as long as a server says, and reads the whole of every answer that it
-        throws away, however long.
+        urllib3's own retries have no limits: it waits as long as a server says, and reads the whole body of
+        each reply that it discards.
         """
         budget = Budget(attempts=self._attempts, seconds=_RETRY_SECONDS, pause=_RETRY_PAUSE)
         while True:
@@ -172,7 +172,7 @@ class _Adapter(HTTPAdapter):
 class _Credentials(AuthBase):
     """Sends a user and a password to the host that they are for: from the URL, the index's URL, or ~/.netrc.
 
-    A redirect to another host goes without: requests drops the header there.
+    requests drops the header when it follows a redirect to another host.
     """
 
     def __init__(self, indexes: Iterable[str]) -> None:
@@ -195,7 +195,7 @@ class _Credentials(AuthBase):
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
-    """Take scheme, host and port from a URL. A malformed redirect target has no host."""
+    """Return scheme, host and port of a URL. A malformed redirect target has no host."""
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

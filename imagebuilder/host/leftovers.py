@@ -1,4 +1,4 @@
-"""Cleaning up: at the end of a run, and after runs that were killed before they could."""
+"""Remove containers and networks: at the end of a run, and those of earlier runs that were killed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from imagebuilder.host.engine import Engine, explained
 
 log = logging.getLogger(__name__)
 
-# An engine gives a container its image's labels too, so labels alone do not prove who started it. No image
-# has a say in a container's name: name and label have to agree.
+# A container also has its image's labels, so labels alone do not prove who started it. Its name does not come
+# from the image: name and label have to agree.
 _NAME = "imagebuilder-"
 _LONGEST_RUN = 3600
-# Seconds that the engine may take to remove a container once it has begun.
+# Seconds that the engine may take to remove a container after it has begun to.
 _REMOVAL = 60
 
 
@@ -42,20 +42,20 @@ def labels(run_id: str, patience: float) -> dict[str, str]:
 
 
 def name(run_id: str) -> str:
-    """Make the name of what a run starts; where it starts several things, their names go on after a `-`."""
+    """Return the name of what a run starts; further things have names that continue after a `-`."""
     return f"{_NAME}{run_id}"
 
 
 def sweep(engine: Engine) -> None:
-    """Remove what runs left behind whose process is dead, or whose time is long over.
+    """Remove what a run left behind if its process is dead or its deadline is over.
 
     Raises:
-        EnvironmentFault: the engine cannot say what there is.
+        EnvironmentFault: the engine cannot list its containers and networks.
 
     """
     with explained("looking for what earlier runs left"):
-        found = _containers(engine, label_names.RUN) + _networks(engine, label_names.RUN)
-        labelled = [(thing, _labels(thing)) for thing in found]
+        things = _containers(engine, label_names.RUN) + _networks(engine, label_names.RUN)
+        labelled = [(thing, _labels(thing)) for thing in things]
         dead = {
             of[label_names.RUN]
             for thing, of in labelled
@@ -67,7 +67,7 @@ def sweep(engine: Engine) -> None:
 
 
 def is_left_behind(of: dict[str, str]) -> bool:
-    """Tell by its labels whether nobody will come back for a container or a network."""
+    """Return whether the labels of a container or network show that its run is over."""
     host, _, process = of.get(label_names.RUN_OWNER, "").partition(":")
     deadline = of.get(label_names.RUN_DEADLINE, "")
     over = deadline.isdecimal() and int(deadline) < time.time()
@@ -75,9 +75,9 @@ def is_left_behind(of: dict[str, str]) -> bool:
 
 
 def remove(engine: Engine, run_id: str) -> None:
-    """Remove all that a run started, found by label and name: what it made as it was cut off goes too.
+    """Remove everything that a run started, found by label and name: also what was made as it was stopped.
 
-    Ctrl-C, pressed again, has to wait.
+    Signals are ignored meanwhile: a second Ctrl-C does not interrupt the removal.
     """
     label = f"{label_names.RUN}={run_id}"
     with _uninterrupted(), contextlib.ExitStack() as problems:
@@ -92,7 +92,7 @@ def _remove_container(container: Any) -> None:
     try:
         container.remove(force=True, v=True)
     except APIError as error:
-        # The engine is at it already: a container that removes itself has just ended.
+        # The engine is already removing it: an auto-remove container has just ended.
         if error.status_code != HTTPStatus.CONFLICT:
             raise
         container.wait(condition="removed", timeout=_REMOVAL)
@@ -122,7 +122,7 @@ def _networks(engine: Engine, label: str) -> list[Any]:
 
 
 def _is_of(thing: Any, run_id: str) -> bool:
-    """Tell whether the name of a container or a network is one that the run gave."""
+    """Return whether a container or network has a name that the run gave."""
     return bool(run_id) and f"{thing.name}-".startswith(f"{name(run_id)}-")
 
 
@@ -131,7 +131,7 @@ def _labels(thing: Any) -> dict[str, str]:
 
 
 def _host() -> str:
-    """Hash what tells this boot of this host, and this namespace of pids, from any other."""
+    """Return a hash that identifies this boot of this host and this pid namespace."""
     words = [platform.node()]
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -140,7 +140,7 @@ def _host() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """When a process started, in the kernel's ticks: the numbers of processes are used again."""
+    """Return when a process started, in the kernel's ticks: pids are reused."""
     try:
         # The second field is the program's name in parentheses and may hold spaces; the start is the 22nd.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -157,13 +157,13 @@ def _is_alive(process: str) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # alive, and somebody else's
+        pass  # alive, but another user's
     return _start_of(int(pid)) == start
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold signals off; only the main thread may."""
+    """Ignore signals; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What the host's own tools are set to: proxies, CA bundle, package index (uv's, pip's), apt's mirrors."""
+"""Read the settings of the host's own tools: proxies, CA bundle, index (uv's, pip's), apt's mirrors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from imagebuilder.core import process
 from imagebuilder.debian import sources
-from imagebuilder.debian.sources import Source
+from imagebuilder.debian.sources import AptSource
 from imagebuilder.errors import ImagebuilderError
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ _SYSTEM_BUNDLES = (
     "/etc/ssl/cert.pem",  # macOS, Alpine
 )
 
-# Options of apt that say how to reach a mirror. Nothing that weakens what apt accepts is inherited, save
-# the two about dates: a site's mirror may be a snapshot that stays as it is.
+# Options of apt that say how to reach a mirror. Options that weaken apt's checks are not inherited, except
+# the two about dates: a site's mirror may be a snapshot, whose dates get old.
 _APT_OPTION = re.compile(
     r"Acquire::(?:https?::.+|Check-Valid-Until|Check-Date|Max-FutureTime|Retries|ForceIPv[46]|Queue-Mode)",
     re.IGNORECASE,
@@ -45,7 +45,7 @@ _APT_OPTION = re.compile(
 class IndexSettings:
     """Where Python packages come from; an empty `index` is the tool's own default.
 
-    `native` means that the settings are uv's own, which it reads by itself and in full.
+    `native`: the settings are uv's own, so uv reads them itself, and completely.
     """
 
     index: str = ""
@@ -64,19 +64,19 @@ class AptSettings:
 
 def proxies(env: Mapping[str, str]) -> dict[str, str]:
     """Read the proxies from the environment; the lower-case name wins, as in curl."""
-    found = {}
+    values = {}
     for key in ("http", "https", "no_proxy"):
         name = key if key == "no_proxy" else f"{key}_proxy"
         value = env.get(name) or env.get(name.upper())
         if not value and key != "no_proxy":
             value = env.get("all_proxy") or env.get("ALL_PROXY")
         if value:
-            found[key] = value
-    return found
+            values[key] = value
+    return values
 
 
 def ca_bundle(env: Mapping[str, str]) -> Path | None:
-    """Find the bundle of CAs to trust: what a variable or pip's settings name, else the system's."""
+    """Return the bundle of CAs to trust: named by a variable or by pip's settings, else the system's."""
     named = [
         env.get(name, "") for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
     ]
@@ -84,7 +84,7 @@ def ca_bundle(env: Mapping[str, str]) -> Path | None:
     for name in (*named, *_SYSTEM_BUNDLES):
         if name and (path := Path(name).expanduser()).is_file():
             return path
-    import ssl  # late: only a host without any of these asks OpenSSL
+    import ssl  # late: only hosts without any of these need it
 
     default = Path(ssl.get_default_verify_paths().openssl_cafile)
     return default if default.is_file() else None
@@ -99,7 +99,7 @@ def apt_settings(distribution: str, root: Path = Path("/")) -> AptSettings:
     """Read the mirrors and the options that the host's apt uses.
 
     Args:
-        distribution: the base's; a host of another one has mirrors that do not help.
+        distribution: the base's distribution; mirrors of a host with another one are ignored.
         root: the folder that holds `etc`.
 
     """
@@ -110,7 +110,7 @@ def apt_settings(distribution: str, root: Path = Path("/")) -> AptSettings:
     suites = {codename, "stable", "oldstable", "testing", "unstable", "sid"} - {""}
     mirror = security = ""
     for source in _apt_sources(root):
-        # Other people's archives may use the same names of suites; they come with a keyring of their own.
+        # Third-party archives may use the same suite names, but they have their own keyrings.
         if "main" not in source.components or "-archive" not in (source.signed_by or "-archive"):
             continue
         uri = _plain_mirror(source.uri)
@@ -122,10 +122,10 @@ def apt_settings(distribution: str, root: Path = Path("/")) -> AptSettings:
 
 
 def local_path(location: str) -> Path | None:
-    """Give the path behind a plain path or a file: URL, None for anything else."""
+    """Return the path of a plain path or a file: URL; None for anything else."""
     parts = urlsplit(location)
     if parts.scheme == "file":
-        # As `urllib.request.url2pathname` does where paths have slashes; that brings all of HTTP along.
+        # Not `urllib.request.url2pathname`: importing that loads all of HTTP.
         return Path(unquote(parts.path))
     return None if parts.scheme else Path(location).expanduser()
 
@@ -159,7 +159,7 @@ def _unnamed(index: str) -> str:
 
 
 def _uv_config(env: Mapping[str, str]) -> dict[str, Any]:
-    """Read the index keys of uv's own file, user's before system's."""
+    """Read the index keys of uv's own file: the user's if it has any, else the system's."""
     if env.get("UV_NO_CONFIG"):
         return {}
     home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME") or "/nonexistent") / ".config")
@@ -174,8 +174,8 @@ def _uv_config(env: Mapping[str, str]) -> dict[str, Any]:
         except (OSError, ValueError):
             continue
         keys = {**data, **data.get("pip", {})}
-        if found := {key: value for key, value in keys.items() if key in _UV_KEYS}:
-            return found
+        if index_keys := {key: value for key, value in keys.items() if key in _UV_KEYS}:
+            return index_keys
     return {}
 
 
@@ -190,7 +190,7 @@ def _pip_settings(env: Mapping[str, str]) -> IndexSettings:
 
 
 def _pip_options(env: Mapping[str, str]) -> dict[str, str]:
-    """Merge pip's settings in pip's order: system, user, venv, PIP_CONFIG_FILE, and the variables on top."""
+    """Merge pip's settings in pip's order: system, user, venv, PIP_CONFIG_FILE, then variables."""
     options: dict[str, str] = {}
     for path in _pip_files(env):
         parser = configparser.RawConfigParser()
@@ -211,7 +211,7 @@ def _pip_options(env: Mapping[str, str]) -> dict[str, str]:
 
 def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
     own = env.get("PIP_CONFIG_FILE", "")
-    if own == os.devnull:  # pip's way to say: no files at all
+    if own == os.devnull:  # tells pip to read no files
         return
     home = Path(env.get("HOME") or "/nonexistent")
     for folder in reversed(env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")):
@@ -234,7 +234,7 @@ def _os_release(root: Path) -> dict[str, str]:
     return {key: value.strip("\"'") for key, _, value in pairs if key}
 
 
-def _apt_sources(root: Path) -> Iterator[Source]:
+def _apt_sources(root: Path) -> Iterator[AptSource]:
     """Read every source, the distribution's own files first."""
     folder = root / "etc/apt/sources.list.d"
     others = sorted(folder.glob("*")) if folder.is_dir() else []
@@ -248,7 +248,7 @@ def _apt_sources(root: Path) -> Iterator[Source]:
 
 
 def _plain_mirror(uri: str) -> str:
-    """Give an http(s) address, for a list of mirrors its first; an empty string for other transports."""
+    """Return an http(s) URL: the first one of a mirror list; "" for other transports."""
     if uri.startswith("mirror+file:"):
         try:
             lines = Path(urlsplit(uri).path).read_text(encoding="utf-8").split("\n")
@@ -268,6 +268,6 @@ def _apt_options() -> tuple[tuple[str, str], ...]:
 
 def _chosen_options(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     for line in lines:
-        found = re.fullmatch(r'(\S+) "(.+)";', line)
-        if found and _APT_OPTION.fullmatch(found[1]) and not found[1].endswith("::"):
-            yield found[1], found[2]
+        option = re.fullmatch(r'(\S+) "(.+)";', line)
+        if option and _APT_OPTION.fullmatch(option[1]) and not option[1].endswith("::"):
+            yield option[1], option[2]

@@ -1,4 +1,4 @@
-"""The site: how this host reaches the outside. For fetching only: nothing of it ends in a layer or a lock."""
+"""The site: how this host reaches the outside. Only for fetching: no layer and no lock depends on it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def redact(text: str) -> str:
 
 
 def apt_conf(options: Iterable[tuple[str, str]]) -> str:
-    """Write options as apt.conf(5) has them, for a file: all users see the arguments of a process."""
+    """Write options in the format of apt.conf(5). They go into a file, because all users see arguments."""
     return "".join(f'{name} "{value}";\n' for name, value in options)
 
 
@@ -52,10 +52,10 @@ class RegistrySite:
     """How this site reaches one registry.
 
     Attributes:
-        ca: file with certificates of authorities to trust for it, besides the site's.
-        client: files of the certificate that this host proves itself with, and of its key.
-        plain_http: true where it speaks plain HTTP, and the network is trusted.
-        mirror: where to read its images instead, `host[:port][/folder]`; what comes is held to its digest.
+        ca: file with CA certificates to trust for it, besides the site's.
+        client: files with this host's client certificate and its key.
+        plain_http: true if it speaks plain HTTP and the network is trusted.
+        mirror: registry to read its images from, `host[:port][/folder]`; their digests are checked.
 
     """
 
@@ -67,11 +67,11 @@ class RegistrySite:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveSite:
-    """Where this site has a package archive besides the distribution's own.
+    """The site's mirror of a package archive other than the distribution's own.
 
     Attributes:
-        url: of its root; empty switches it off.
-        key: file with the keys that it is signed with, in place of those in the base; None for those.
+        url: URL of the archive; "" disables it.
+        key: file with the keys that sign it; None for the keys in the base.
 
     """
 
@@ -84,8 +84,8 @@ class ToolsSite:
     """Where apt, dpkg and mmdebstrap run.
 
     Attributes:
-        where: `auto` takes a container where this host lacks one of them.
-        image: what the container is made from: one that has the tools, or Debian, where they get installed.
+        where: `host`, `container`, or `auto`: a container if this host lacks one of them.
+        image: image of the container. It has the tools, or is Debian: then they are installed.
 
     """
 
@@ -95,24 +95,24 @@ class ToolsSite:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Site:
-    """The host's surroundings. Everywhere an empty string means the tool's own default.
+    """The settings of this site. An empty string means the tool's own default.
 
     Attributes:
         proxies: pairs; the keys are `http`, `https` and `no_proxy`.
         ca_bundle: file with the certificates of every CA to trust.
         index, extra_indexes: URLs of package indexes (PEP 503).
-        wheel_folders: folders or pages with wheels in them.
-        own_wheel_folders: those of them that the site file names.
-        index_strategy: which version uv takes where several indexes have a package, in uv's words.
-        no_index: true where only the wheel folders count.
-        apt_mirror, apt_security_mirror: URLs of the archive's root.
-        apt_ports_mirror: the same of the archive where a distribution keeps its other architectures.
-        apt_options: names and values as apt's `-o` takes them.
-        archives: places of other package archives, by the name that locks give them.
+        wheel_folders: folders or pages that hold wheels.
+        own_wheel_folders: those that the site file names.
+        index_strategy: uv's setting of this name, for packages that several indexes have.
+        no_index: true to use only the wheel folders.
+        apt_mirror, apt_security_mirror: URLs of the archive and of its security updates.
+        apt_ports_mirror: URL of the separate archive for other architectures, where the distribution has one.
+        apt_options: names and values as in apt's `-o`.
+        archives: mirrors of other package archives, by their names in locks.
         registries: settings of single registries, by host and port.
-        sources: archives of components that are compiled: name, version, and where and what it is.
+        sources: source archives of components to compile: component, version, URL and checksum.
         tools: where apt, dpkg and mmdebstrap run.
-        native_index: true where the index settings are uv's own, which it reads by itself.
+        native_index: true if the index settings are uv's own, which uv reads itself.
 
     """
 
@@ -135,23 +135,23 @@ class Site:
     native_index: bool = False
 
     def __repr__(self) -> str:
-        """Show the settings without anybody's password."""
+        """Show the settings without passwords."""
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
         return redact(f"Site({shown})")
 
     def session(self, *, retries: bool = True) -> requests.Session:
         """Open an HTTP session with these proxies, this CA bundle, retries, time limits and credentials.
 
-        Credentials come from the index's URL or from ~/.netrc, and go to that host alone. Who has a loop of
-        retries around its requests says `retries=False`: two loops multiply.
+        Credentials come from the index's URL or from ~/.netrc, and are sent only to that host. Callers with
+        their own retry loop pass `retries=False`, because nested loops multiply.
         """
-        from imagebuilder.host import http  # late: a command that fetches nothing should not load it
+        from imagebuilder.host import http  # late: loads requests, which most commands do not need
 
         indexes = (self.index, *self.extra_indexes, *self.wheel_folders)
         return http.session(dict(self.proxies), self.ca_bundle, indexes, retries=retries)
 
     def proxy_environment(self) -> dict[str, str]:
-        """Give the variables of the proxies alone: they mean the same on this host and in a container."""
+        """Return the variables for the proxies: they mean the same on this host and in a container."""
         env = {}
         for key, value in self.proxies:
             name = key if key == "no_proxy" else f"{key}_proxy"
@@ -159,9 +159,9 @@ class Site:
         return env
 
     def environment(self) -> dict[str, str]:
-        """Give the variables that take uv, apt, pip and curl the same way.
+        """Return the variables that apply these settings to uv, apt, pip and curl.
 
-        Index settings travel here, not as arguments: arguments show in logs and in the list of processes.
+        Index settings are variables, not arguments: arguments show in logs and in the list of processes.
         """
         env = self.proxy_environment()
         if self.ca_bundle:
@@ -176,19 +176,19 @@ class Site:
                 UV_EXTRA_INDEX_URL=" ".join(self.extra_indexes),
                 UV_FIND_LINKS=",".join(self.wheel_folders),
                 UV_NO_INDEX="1" if self.no_index else "",
-                # The extra ones come first.
+                # uv searches the extra indexes before the default index.
                 UV_INDEX_STRATEGY=self.index_strategy,
             )
         return env
 
 
 def detect(site_file: Path | None = None, *, distribution: str = "debian", tools: str = "") -> Site:
-    """Read the host's settings, and those of a site file on top, key by key.
+    """Read the host's settings. Keys of a site file override them.
 
     Args:
-        site_file: YAML as `--site` takes it.
-        distribution: the base's; apt's mirrors count only on a host of the same one.
-        tools: `auto`, `host` or `container`, over what the file says of `tools: {where: ...}`.
+        site_file: the file given with `--site`.
+        distribution: the base's distribution; the host's apt mirrors count only if it has the same one.
+        tools: `auto`, `host` or `container`; overrides the file's `tools: {where: ...}`.
 
     Raises:
         InputError: the file is wrong; every problem with its line.
@@ -207,7 +207,7 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian", tools
     set_here = given.model_fields_set
     extra = given.extra_indexes if "extra_indexes" in set_here else host.extra_indexes
     own = _existing(given.wheel_folders, "wheel folder")
-    # Extra indexes of pip's settings were made for pip, which takes all indexes for one: many lack versions.
+    # Extra indexes from pip's settings were made for pip, which treats all indexes as one: most are partial.
     as_pip = bool(host.extra_indexes) and not host.native and "extra_indexes" not in set_here
     return Site(
         proxies=tuple(sorted((key, value) for key, value in pairs.items() if value)),
@@ -225,9 +225,9 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian", tools
         archives=tuple((name, _archive(item)) for name, item in sorted(given.apt.archives.items())),
         registries=tuple((name, _registry(item)) for name, item in sorted(given.registries.items())),
         sources=tuple(
-            (name, version, found)
+            (name, version, upstream)
             for name, versions in sorted(given.sources.items())
-            for version, found in sorted(versions.items())
+            for version, upstream in sorted(versions.items())
         ),
         tools=ToolsSite(where=cast("_Where", tools or given.tools.where), image=given.tools.image),
         native_index=host.native and not set_here & _INDEX_KEYS,
@@ -235,7 +235,7 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian", tools
 
 
 def _existing(locations: tuple[str, ...], what: str) -> tuple[str, ...]:
-    """Drop local folders that are not there, as pip does, and make the rest absolute."""
+    """Drop local folders that do not exist, as pip does, and make the others absolute."""
     kept = []
     for location in locations:
         path = settings.local_path(location)
@@ -245,12 +245,12 @@ def _existing(locations: tuple[str, ...], what: str) -> tuple[str, ...]:
         elif there:
             kept.append(str(path.resolve()))
         else:
-            log.warning("%s %s is not there and is left out", what, redact(location))
+            log.warning("%s %s does not exist and is ignored", what, redact(location))
     return tuple(kept)
 
 
 def _url(value: str) -> str:
-    if not value:  # switches off what the host has set
+    if not value:  # overrides the host's setting
         return value
     parts = urlsplit(value)
     try:
@@ -277,7 +277,7 @@ def _folder(value: str) -> str:
 def _image(value: str) -> str:
     if not _IMAGE.fullmatch(value):
         raise yamlfile.Invalid(
-            f"`{yamlfile.printable(value)}` is not the name of an image", "write it as in debian:trixie-slim"
+            f"`{yamlfile.printable(value)}` is not an image's name", "write it as in debian:trixie-slim"
         )
     return value
 
@@ -286,8 +286,8 @@ def _apt_options(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if not _APT_NAME.fullmatch(name) or not text.isprintable() or '"' in text:
             raise yamlfile.Invalid(
-                f"`{yamlfile.printable(name)}` is not an option that counts here",
-                'give those that begin with Acquire::, as in Acquire::Retries: "3"',
+                f"`{yamlfile.printable(name)}` is not an option that can be set here",
+                'only options that begin with Acquire:: can be set, as in Acquire::Retries: "3"',
             )
     return value
 
@@ -336,7 +336,7 @@ class _Tools(Strict):
 
 
 class _SiteFile(Strict):
-    """What `--site FILE` may say; a key that is left out stays as the host has it."""
+    """The keys of a site file. A key that is left out keeps the host's setting."""
 
     proxies: Annotated[_Proxies, Field(default_factory=_Proxies)]
     ca: str = ""
@@ -352,7 +352,7 @@ class _SiteFile(Strict):
 
 
 _INDEX_KEYS = frozenset({"index", "extra_indexes", "wheel_folders", "no_index", "index_strategy"})
-# What a registry's settings name files for.
+# Keys of a registry's settings whose values are paths of files.
 _REGISTRY_FILES = {
     "ca": "the CA's certificates",
     "client_cert": "this host's certificate",
@@ -365,14 +365,14 @@ _RENAMES = {
 
 
 def _read(path: Path) -> _SiteFile:
-    """Read a site file; relative paths in it count from its own folder."""
+    """Read a site file; relative paths in it start at its own folder."""
     document = yamlfile.read(path)
     given = yamlfile.validate(document, _SiteFile, _RENAMES)
     changes: dict[str, object] = {}
     problems: list[Problem] = []
 
     def file(name: str, keys: tuple[str, ...], what: str) -> str:
-        """Make a path absolute; there must be a file."""
+        """Make a path absolute, and report it if there is no such file."""
         place = _resolved(path.parent, name)
         if not _is(place, Path.is_file):
             message = f"there is no file {yamlfile.printable(str(place))}"
@@ -421,7 +421,7 @@ def _read(path: Path) -> _SiteFile:
 
 
 def _resolved(folder: Path, name: str) -> Path:
-    """Make a path absolute; one that no file can have stays as it is, and is found not to be there."""
+    """Make a path absolute. One that no file can have stays unchanged; the caller reports it as missing."""
     try:
         return (folder / Path(name).expanduser()).resolve()
     except (OSError, RuntimeError, ValueError):
@@ -429,7 +429,7 @@ def _resolved(folder: Path, name: str) -> Path:
 
 
 def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
-    """Ask about a path that may be one that no file can have."""
+    """Apply `Path.is_file` or the like; False for a path that no file can have."""
     try:
         return kind(path)
     except (OSError, ValueError):

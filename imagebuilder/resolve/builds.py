@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -172,7 +171,7 @@ def _packaged_source(asked: BuildRequest, request: Request, glibc: str, site: Si
         return _debian_source(asked, request, site)
     if asked.sdist:
         return _sdist_source(asked, request, glibc, site)
-    there = sorted((version for version, _ in _offered(asked, request, site)), key=_numbers)
+    there = sorted((version for version, _ in _offered(asked, request, site)), key=catalog.numbers)
     quoted = [f'"{version}"' for version in there]
     raise ConflictError(
         f'no source of {asked.component} "{asked.value}" is known',
@@ -191,7 +190,7 @@ def _upstream_source(asked: BuildRequest, request: Request, site: Site) -> tuple
     fitting = [item for item in _offered(asked, request, site) if catalog.matches(item[0], asked.value)]
     if not fitting:
         return None
-    version, place = max(fitting, key=lambda item: _numbers(item[0]))
+    version, place = max(fitting, key=lambda item: catalog.numbers(item[0]))
     name = upstream.file_of(place.url)
     with site.session() as session:
         found = wheelfile.measure(File(name=name, url=place.url, sha256="", size=-1), session)
@@ -236,7 +235,7 @@ def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[s
             continue
         fitting = [source for source in offered[suite] if catalog.matches(_upstream(source), asked.value)]
         if fitting:
-            best = max(fitting, key=lambda source: _numbers(_upstream(source)))
+            best = max(fitting, key=lambda source: catalog.numbers(_upstream(source)))
             return _upstream(best), best
     there = [f'"{_upstream(source)}" ({suite})' for suite, sources in offered.items() for source in sources]
     raise ConflictError(
@@ -282,7 +281,3 @@ def _near(asked: BuildRequest, target: Target) -> str:
 
 def _upstream(source: Source) -> str:
     return versions.upstream(source.version)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"[0-9]+", version))

@@ -335,7 +335,7 @@ def _clash(
         ways.append(f'set {party.pin.pin}: "{_like(works, party.pin)}"')
         askers = solution.parents.get(party.package, frozenset())
         ways += [
-            f'or {other.pin.pin}: "{value}", which takes {party.package} {version}'
+            f'or {other.pin.pin}: "{value}", which needs {party.package} {version}'
             for other in kept
             if other.pin and other.package in askers
             if (value := _other_value(other.pin, [*kept, party], [party.package], forced, target))

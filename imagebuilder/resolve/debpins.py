@@ -121,7 +121,7 @@ def _working_values(pinned: Pinned, index: Index) -> tuple[str, ...]:
     found = {upstream(version) for name in names for version in index.get(name, ())}
     if pinned.pin == "python":
         found = {".".join(version.split(".")[:2]) for version in found}
-    return tuple(sorted(found, key=_numbers))
+    return tuple(sorted(found, key=catalog.numbers))
 
 
 def _stem(pinned: Pinned) -> str:
@@ -129,10 +129,6 @@ def _stem(pinned: Pinned) -> str:
     major = pinned.value.partition(".")[0]
     stem = pinned.package.removesuffix(major)
     return stem if stem != pinned.package and stem.endswith("-") else ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"[0-9]+", version))
 
 
 def _similar(name: str, index: Collection[str]) -> str:

@@ -53,7 +53,7 @@ def test_baked_keys_from_build_to_push(
 ) -> None:
     options = ("--store", store.root)
     first = imagebuilder("build", recipe, "--load", "--json", *options)
-    assert "whoever can pull the image can log in" in first.stderr
+    assert "everybody who can pull the image can log in" in first.stderr
     made = json.loads(first.stdout)
     try:
         # Random, but made once for each lock.

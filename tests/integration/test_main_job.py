@@ -199,7 +199,7 @@ def test_ctrl_c_ends_the_installation_and_leaves_nothing_half_written(store: Sto
         child.send_signal(signal.SIGINT)
         said = child.stderr.read()
         assert child.wait(60) == INTERRUPTED
-    assert said.endswith("interrupted: nothing half-written was left\n")
+    assert said.endswith("interrupted: no half-written file was left\n")
     assert "Traceback" not in said
     assert list((other.root / "work").iterdir()) == []
     assert str(tmp_path) not in Path("/proc/mounts").read_text()

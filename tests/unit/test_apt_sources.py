@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from imagebuilder.debian import sources
-from imagebuilder.debian.sources import Source
+from imagebuilder.debian.sources import AptSource
 
-ARCHIVE = Source(
+ARCHIVE = AptSource(
     uri="https://archive.example/debian",
     suites=("trixie",),
     components=("main", "contrib"),

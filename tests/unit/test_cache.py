@@ -152,7 +152,7 @@ def test_prune_asks_how_much(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == InputError.exit_code
-    assert "give either --keep SIZE, as in --keep 20GB, or --all" in capsys.readouterr().err
+    assert "give --keep SIZE, e.g. --keep 20GB, or --all" in capsys.readouterr().err
     assert store.image("demo") is not None
 
 

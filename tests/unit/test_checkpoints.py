@@ -149,11 +149,11 @@ def test_options_that_cannot_be_are_2(world: World, options: tuple[str, ...]) ->
 
 def test_one_checkpoint_alone_cannot_be_compared(world: World) -> None:
     world.files.pop()
-    assert world.run() == (2, "imagebuilder compare-checkpoints: give two checkpoints at least")
+    assert world.run() == (2, "imagebuilder compare-checkpoints: give at least two checkpoints")
 
 
 def test_an_image_and_a_python_exclude_each_other(world: World) -> None:
-    assert world.run("--image", "demo") == (2, "--python: give an image or a Python, not both")
+    assert world.run("--image", "demo") == (2, "--python: give --image or --python, not both")
 
 
 def test_without_torch_both_ways_on_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,14 +44,14 @@ def test_both_parties_and_the_ways_out_are_named(world: Path) -> None:
 def test_the_other_party_s_value_is_offered_where_there_is_one(world: Path) -> None:
     assert conflict(world, {"nccl": "2.26.2"}) == (
         'sample: pins.nccl: nccl "2.26.2" clashes: torch 2.10.0 requires nvidia-nccl-cu12==2.27.5\n'
-        '  -> set nccl: "2.27.5", or torch: "2.9.1", which takes nvidia-nccl-cu12 2.26.2, '
+        '  -> set nccl: "2.27.5", or torch: "2.9.1", which needs nvidia-nccl-cu12 2.26.2, '
         "or force it with `override: [nccl]`"
     )
 
 
 def test_a_newer_value_of_the_other_party_is_found_too(world: Path) -> None:
     text = conflict(world, {"torch": "2.9.1"})
-    assert 'set nccl: "2.26.2", or torch: "2.10.0", which takes nvidia-nccl-cu12 2.27.5' in text
+    assert 'set nccl: "2.26.2", or torch: "2.10.0", which needs nvidia-nccl-cu12 2.27.5' in text
 
 
 def test_all_conflicts_are_told_at_once(world: Path) -> None:

@@ -326,8 +326,8 @@ def test_an_archive_of_upstream_s_is_handed_in(false_docker: Path, store: Store)
             "--verify-reproducible",
             "the docker engine promises the same files, not the same bytes",
         ),
-        (("--builder", "farm"), "--builder", "counts only with the docker engine"),
-        (("--base", "registry"), "--base", "counts only with the docker engine"),
+        (("--builder", "farm"), "--builder", "works only with the docker engine"),
+        (("--base", "registry"), "--base", "works only with the docker engine"),
     ],
 )
 def test_an_option_that_an_engine_does_not_have_is_refused(

@@ -48,7 +48,7 @@ def test_what_a_recipe_leaves_open_is_judged_by_the_lock() -> None:
 def test_the_implied_compiler_is_judged_before_anything_is_looked_up() -> None:
     found = told(pins={"cuda": "13.0", "gcc": "16"}, devel=True)
     assert len(found) == 1
-    assert 'pins.gcc: gcc "16" clashes with nvcc "13.0", which takes 15 or older' in found[0]
+    assert 'pins.gcc: gcc "16" clashes with nvcc "13.0", which needs 15 or older' in found[0]
     assert 'set gcc: "15"' in found[0]
 
 
@@ -72,7 +72,7 @@ def test_a_gpu_that_the_libraries_know_and_the_suite_s_compiler_does_not() -> No
 
 def test_a_compiler_of_another_major_is_refused() -> None:
     recipe = samples.recipe(pins={"cuda": "12.8", "gcc": "11"}, devel=True)
-    with pytest.raises(ConflictError, match=r'cuda "12.8" clashes with nvcc "11.8.89", which takes 11'):
+    with pytest.raises(ConflictError, match=r'cuda "12.8" clashes with nvcc "11.8.89", which needs 11'):
         limits.require(select(recipe), {"nvcc": "11.8.89"})
 
 

@@ -75,7 +75,7 @@ def test_a_word_that_is_no_place_is_refused() -> None:
 def test_a_name_that_is_no_image_s_is_refused(name: str, tmp_path: Path) -> None:
     file = tmp_path / "site.yaml"
     file.write_text(f"tools: {{image: {name!r}}}\n".replace("'", '"'))
-    with pytest.raises(InputError, match="is not the name of an image"):
+    with pytest.raises(InputError, match=r"is not an image's name"):
         detect(file)
 
 

@@ -1,8 +1,8 @@
-"""The tools in a container: files go in and out as tar, for the engine may share no folder with this host.
+"""Run the tools in a container. Files are copied as tar, because the engine may share no folder with us.
 
-The container's own process waits for the end of its standard input, which this process holds: however this
-process ends, killed or cut off, the container ends with it and the engine removes it. Ctrl-C and errors
-remove it at once.
+The container's first process reads standard input until its end, and this process holds the other end. So
+when this process ends, even if it is killed, the container ends too and the engine removes it. After errors
+and Ctrl-C it is removed at once.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ log = logging.getLogger(__name__)
 
 FOLDER = Path("/srv/imagebuilder")
 PLATFORM = "linux/amd64"
-# Seconds after which a container ends by itself, where its engine does not notice that nobody holds it.
+# Seconds after which a container ends by itself, if its engine does not notice that we are gone.
 _LONGEST = 4 * 3600
 _BLOCK = 1 << 20
-# Not there (any more), or not running: a time limit ended it.
+# HTTP status for a container that does not exist (any more) or does not run: a time limit ended it.
 _GONE = frozenset({404, 409})
 _NOT_FOUND = ("executable file not found", "no such file or directory")
 
-# What handing a folder to a user namespace takes; in the namespace there is a root with all that it needs. A
-# container without a network has these, and no other capability.
+# The only capabilities of a container without a network: enough to give a folder to a user namespace. Inside
+# the namespace, root has all capabilities that it needs.
 _POWERS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID", "SETFCAP")
-# An engine's own profiles refuse namespaces, mounts and pivot_root where there is no SYS_ADMIN.
-# What it masks of /proc and /sys stays masked.
+# The engine's default profiles forbid namespaces, mounts and pivot_root without SYS_ADMIN. Without them, the
+# engine still masks parts of /proc and /sys.
 _UNFILTERED = ("apparmor=unconfined", "seccomp=unconfined", "label=disable")
 
 
@@ -104,7 +104,7 @@ def _started(
     try:
         with explained("starting a container for apt and mmdebstrap"):
             settings = api.create_host_config(
-                # The host's own network: a proxy or a mirror may listen on this host alone.
+                # The host's own network: a proxy or a mirror may listen only on this host.
                 network_mode="host" if network else "none",
                 auto_remove=True,
                 binds={str(share): {"bind": str(share), "mode": "ro"} for share in shares},
@@ -122,10 +122,10 @@ def _started(
                 labels=leftovers.labels(run_id, _LONGEST / 3600),
                 platform=PLATFORM,
             )["Id"]
-            # Its standard input closes with this connection.
+            # The container's standard input closes with this connection.
             held = api.attach_socket(container, params={"stdin": 1, "stream": 1})
             api.start(container)
-        # The SDK keeps the connection in the response, and closing the file of its socket leaves it open.
+        # The SDK keeps the connection in the response: closing the socket's file would leave it open.
         with contextlib.closing(held._response):  # noqa: SLF001
             sandbox = ContainerSandbox(engine=engine, container=container, source=folder)
             sandbox.run(["mkdir", "-p", FOLDER], timeout=60, cwd=Path("/"))
@@ -136,7 +136,7 @@ def _started(
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerSandbox:
-    """Tools in a running container; `source` is the folder on this host, `folder` its copy in there."""
+    """Runs commands in a container; `source` is the folder on this host, `folder` its copy in there."""
 
     engine: Engine
     container: str
@@ -147,13 +147,13 @@ class ContainerSandbox:
     _expired: threading.Event = field(default_factory=threading.Event)
 
     def copy_in(self, *names: str) -> None:
-        """Copy files and folders into the container, all of them root's."""
+        """Copy files and folders into the container; root owns them there."""
         api: Any = self.engine.client.api
         with explained("copying files into the container of the tools"):
             api.put_archive(self.container, str(self.folder), _packed(self.source, names or ("",)))
 
     def copy_out(self, name: str) -> None:
-        """Copy a file or a folder out of the container, over what is there."""
+        """Copy a file or a folder out of the container; it replaces existing files."""
         api: Any = self.engine.client.api
         place = self.source / name
         with explained(f"copying {name} out of the container of the tools"):
@@ -162,11 +162,11 @@ class ContainerSandbox:
                 _unpack(tar, place)
 
     def has(self, path: Path) -> bool:
-        """Look in the container."""
+        """Return True if the container has the file."""
         return self.run(["test", "-f", path], timeout=60, check=False).code == 0
 
     def put(self, place: str, data: bytes, mode: int = 0o600) -> None:
-        """Write a file of root's into the container, at an absolute path."""
+        """Write a file into the container, at an absolute path; root owns it."""
         member = tarfile.TarInfo(place.lstrip("/"))
         member.size, member.mode = len(data), mode
         buffer = io.BytesIO()
@@ -216,7 +216,7 @@ class ContainerSandbox:
         return process.Result(argv=words, code=code, stdout=ended.stdout, stderr=ended.stderr)
 
     def _end(self) -> None:
-        """End the container, and all that runs in it: a command is over its time."""
+        """Kill the container and everything in it: a command has exceeded its time limit."""
         self._expired.set()
         with contextlib.suppress(DockerException, requests.RequestException):
             self.engine.client.api.kill(self.container)
@@ -250,7 +250,7 @@ def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _unpack(tar: tarfile.TarFile, place: Path) -> None:
-    """Write files and folders of an archive whose names all begin with that of `place`; nothing else."""
+    """Unpack the files and folders of an archive at `place`, without the first part of their names."""
     for member in tar:
         parts = PurePosixPath(member.name).parts[1:]
         if ".." in parts:

@@ -1,4 +1,4 @@
-"""The image of the tools' container: one that has them all, or Debian's with them installed, kept by key."""
+"""Find or make the image with the tools: one that has them, or Debian's with the tools installed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPOSITORY = "imagebuilder-tools"
-# What is installed where the image has only Debian. mmdebstrap is Debian trixie's; a security update of the
-# same release may take its place. Keyrings: one for each distribution in suites.yaml.
+# Installed into an image that lacks the tools. mmdebstrap has Debian trixie's version, or a security update
+# of it. There is a keyring for each distribution in suites.yaml.
 PACKAGES = (
     "mmdebstrap=1.5.7-*",
     "mount",
@@ -50,16 +50,16 @@ _PROBE = "for tool in apt-get dpkg-deb mmdebstrap unshare; do command -v $tool >
 
 
 def find(engine: Engine, name: str, platform: str) -> str:
-    """Find the image that the site names, and pull it where the engine does not have it; gives its id.
+    """Return the id of the image that the site names. Pulls it if the engine does not have it.
 
     Raises:
-        EnvironmentFault: it is not there and cannot be pulled.
+        EnvironmentFault: the engine does not have it and cannot pull it.
 
     """
     try:
-        found = engine.client.images.get(name)
-        if found.attrs.get("Architecture", "") == platform.partition("/")[2]:
-            return str(found.id)
+        present = engine.client.images.get(name)
+        if present.attrs.get("Architecture", "") == platform.partition("/")[2]:
+            return str(present.id)
     except ImageNotFound:
         log.info("pulling %s", name)
     except (DockerException, requests.RequestException) as error:
@@ -77,7 +77,7 @@ def find(engine: Engine, name: str, platform: str) -> str:
 
 
 def made_from(engine: Engine, base: str) -> str | None:
-    """Look for the image that was made from a base before."""
+    """Return the image that an earlier run made from a base; None if there is none."""
     name = _name(base)
     try:
         engine.client.images.get(name)
@@ -89,17 +89,17 @@ def made_from(engine: Engine, base: str) -> str | None:
 
 
 def lacks(sandbox: Sandbox) -> tuple[str, ...]:
-    """Name the tools that are not in a container."""
+    """Return the names of the tools that a container lacks."""
     return tuple(sandbox.run(["sh", "-c", _PROBE], timeout=60).stdout.split())
 
 
 def make(base: str, sandbox: ContainerSandbox, site: Site) -> str:
-    """Install the tools in a container of the base, and keep that as an image; gives its name.
+    """Install the tools in a container of the base, and commit it as an image. Returns the image's name.
 
-    The site's proxies, CA and mirror are used and not kept.
+    Uses the site's proxies, CA and mirror; the image does not contain them.
 
     Raises:
-        EnvironmentFault: the packages cannot be installed; in apt's words.
+        EnvironmentFault: the packages cannot be installed; the message quotes apt.
 
     """
     if "apt-get" in lacks(sandbox):
@@ -108,10 +108,10 @@ def make(base: str, sandbox: ContainerSandbox, site: Site) -> str:
     env = {**site.proxy_environment(), "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     options = [pair for pair in site.apt_options if not Path(pair[1]).is_absolute()]
     if site.ca_bundle:
-        sandbox.put(_CA, site.ca_bundle.read_bytes(), mode=0o644)  # apt reads it as a user of its own
+        sandbox.put(_CA, site.ca_bundle.read_bytes(), mode=0o644)  # apt reads it as the user _apt
         options.append(("Acquire::https::CaInfo", _CA))
     sandbox.put(_CONF, apt_conf(options).encode())
-    # The mirror may be another distribution's: then the image's own sources count.
+    # The mirror may lack the image's distribution: then try the image's own sources.
     sources = [_MIRROR_OPTIONS, []] if site.apt_mirror.startswith("http") else [[]]
     if len(sources) > 1:
         sandbox.run(["sh", "-c", _MIRROR_SOURCE], timeout=60, env={"MIRROR": site.apt_mirror})
