@@ -70,9 +70,10 @@ def _recipe() -> Iterator[str]:
     yield ""
     yield from _fields(Recipe)
     for name, info in Recipe.model_fields.items():
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            yield from ["", f"## `{name}`", "", *_words(info.annotation.__doc__), ""]
-            yield from _fields(info.annotation)
+        inner = info.annotation if isinstance(info.annotation, type) else typing.get_args(info.annotation)[0]
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from ["", f"## `{info.alias or name}`", "", *_words(inner.__doc__), ""]
+            yield from _fields(inner)
     yield from ["", "## What can be pinned", ""]
     for component in catalog.load().values():
         if component.name != "python":
@@ -238,7 +239,8 @@ def _fields(model: type[BaseModel]) -> Iterator[str]:
     yield "| key | value | default | meaning |"
     yield "|---|---|---|---|"
     for name, info in model.model_fields.items():
-        yield f"| `{name}` | {_kind(info.annotation)} | {_default(info)} | {info.description or ''} |"
+        kind = _kind(info.annotation)
+        yield f"| `{info.alias or name}` | {kind} | {_default(info)} | {info.description or ''} |"
 
 
 def _kind(annotation: Any) -> str:

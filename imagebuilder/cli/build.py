@@ -28,7 +28,9 @@ from imagebuilder.cli.base import (
     open_store,
     out,
     out_json,
+    warn,
 )
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import TestFailure
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from imagebuilder.plan import Plan
     from imagebuilder.store import ImageRecord, IndexRecord, Store
     from imagebuilder.workflow import LockedRecipe
+    from imagebuilder.workflow.project import Copied
     from imagebuilder.workflow.reproduce import RebuildVerdict
     from imagebuilder.workflow.source import RecipeSource
 
@@ -48,6 +51,7 @@ _BAKED = (
 )
 
 
+_FEW = 5  # names that a warning gives
 _Load = Annotated[bool, typer.Option("--load", help="Load the image into the local Docker or Podman.")]
 _Output = Annotated[
     Path | None,
@@ -128,13 +132,16 @@ def build(
         _lock_if_absent(recipe_file, where, site, tools)
     read = read_locks(recipe_file)
     targets = read.plans(platform)
+    _tell_uncommitted(read)
     source = sources.of_recipe(recipe_file)
     if load:
         engines.require_engine()
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
     _warn_of_baked_keys(targets)
     if docker is not None:
-        wish = engines.DockerBuild(load=load, output=output, progress=progress, as_json=as_json)
+        wish = engines.DockerBuild(
+            recipe_folder=recipe_file.parent, load=load, output=output, progress=progress, as_json=as_json
+        )
         engines.build_with_docker(targets, where, surroundings, docker, wish)
         return
     settings = _BuildSettings(
@@ -147,6 +154,8 @@ def build(
     if as_json:
         _print_built(whole, made, verdicts, reference)
     else:
+        if read.selection.recipe.copies:
+            _show_copied(read.copied)
         _show_images(made, index, verdicts)
         _show_next(reference, output, recipe_file)
     _require_same(recipe_file, verdicts)
@@ -223,6 +232,7 @@ def _make(
                 site=settings.site,
                 progress=live,
                 request=partial(read.request, planned.platform),
+                recipe_folder=read.path.parent,
             )
             before = hints.forget(planned, settings.store) if settings.verify else {}
             built = embedded.build(planned, context)
@@ -265,6 +275,25 @@ def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[Re
         for verdict in verdicts:
             for line in reproduce.lines(verdict):
                 out(line)
+
+
+def _tell_uncommitted(read: LockedRecipe) -> None:
+    """Warn of files that the commit in the labels does not have, or has otherwise."""
+    if not read.selection.recipe.copies or not (names := read.copied.uncommitted):
+        return
+    shown = ", ".join(map(printable, names[:_FEW])) + (
+        f" and {len(names) - _FEW} more" if names[_FEW:] else ""
+    )
+    verb = "file is" if len(names) == 1 else "files are"
+    warn(f"{len(names)} copied {verb} not as in commit {read.copied.commit[:12]}: {shown}")
+
+
+def _show_copied(copied: Copied) -> None:
+    from imagebuilder.core.progress import human
+
+    revision = copied.project.revision
+    of = f", revision {revision[:12]}{'-dirty' if revision.endswith('-dirty') else ''}" if revision else ""
+    out(f"files   {copied.files} of yours, {human(copied.bytes)}{of}")
 
 
 def _told(built: Built) -> dict[str, object]:

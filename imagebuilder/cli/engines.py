@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DockerBuild:
-    """Where to put an image of the docker engine, and how to show progress and result."""
+    """Where an image of the docker engine goes, how it is shown, and the folder of its recipe."""
 
     load: bool
     output: Path | None
     progress: str
     as_json: bool
+    recipe_folder: Path = Path()
 
 
 def docker_options(engine: str, builder: str, base: str, proofs: Mapping[str, bool]) -> BuildxOptions | None:
@@ -82,7 +83,9 @@ def build_with_docker(
         )
     ((locked, planned),) = targets
     with shown(wish.progress, sys.stderr) as live:
-        context = BuildContext(lock=locked, store=store, site=site, progress=live)
+        context = BuildContext(
+            lock=locked, store=store, site=site, progress=live, recipe_folder=wish.recipe_folder
+        )
         # Without --output the image goes where `docker build` puts it.
         load = wish.load or wish.output is None
         built = dockerfile.build(planned, context, options, load=load, output=wish.output)

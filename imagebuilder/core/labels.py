@@ -13,6 +13,7 @@ TITLE = f"{OCI_IMAGE}title"
 VERSION = f"{OCI_IMAGE}version"
 BASE_NAME = f"{OCI_IMAGE}base.name"
 BASE_DIGEST = f"{OCI_IMAGE}base.digest"
+REVISION = f"{OCI_IMAGE}revision"
 # In the index of an OCI layout: the image's tag.
 REF_NAME = f"{OCI_IMAGE}ref.name"
 
@@ -21,6 +22,10 @@ OWN = "org.imagebuilder."
 LOCK = f"{OWN}lock"
 # The recipe's name: it tells whose image a tag stands for. The title is free text.
 RECIPE = f"{OWN}recipe"
+# Checksums of the user's own files: one for each folder that the recipe copies, in its order.
+PROJECT = f"{OWN}project"
+# Checksum of the folder of the user's own package.
+PACKAGE = f"{OWN}package"
 # Which engine made the image, where that matters.
 ENGINE = f"{OWN}engine"
 SSH_PORT = f"{OWN}ssh.port"

@@ -418,7 +418,8 @@ def _fields(model: type[BaseModel], path: Sequence[str | int]) -> set[str]:
     """Return the keys of the model at a path of nested models."""
     here: Any = model
     for step in path:
-        info = getattr(here, "model_fields", {}).get(step)
+        fields = getattr(here, "model_fields", {})
+        info = next((info for name, info in fields.items() if step == (info.alias or name)), None)
         candidates = _within(info.annotation) if info else []
         here = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), here)
     return {info.alias or name for name, info in here.model_fields.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagebuilder.core.progress import Progress
@@ -15,7 +16,6 @@ from imagebuilder.plan import (
     FilesLayer,
     ImportedLayer,
     KeysLayer,
-    Layer,
     OsLayer,
     OsPart,
     PackageLayer,
@@ -30,6 +30,8 @@ Step = (
     ImportedLayer | OsLayer | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | PackageLayer | KeysLayer
 )
 """What one step makes: a layer, or a system with all its parts."""
+Scheduled = Step | OsPart
+"""Every layer but those of the user's own files, which need neither a download nor a program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class BuildContext:
         site: says where to fetch them.
         progress: shows the steps.
         request: reads what the recipe asks for; the wheels of the lock are held to it.
+        recipe_folder: where the folders that the recipe copies are relative to.
 
     """
 
@@ -50,8 +53,9 @@ class BuildContext:
     site: Site
     progress: Progress
     request: Callable[[], Request] | None = None
+    recipe_folder: Path = Path()
 
 
-def step_of(layer: Layer) -> Step:
+def step_of(layer: Scheduled) -> Step:
     """Return what has to be made for a layer: for a part of a system it is the whole system, made once."""
     return layer.system if isinstance(layer, OsPart) else layer

@@ -24,6 +24,7 @@ from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.fetch import locked
 from imagebuilder.fetch.locked import Package
 from imagebuilder.image import layout
+from imagebuilder.layers import project
 from imagebuilder.plan import OsLayer, Plan, UpperOsLayer, render
 from imagebuilder.store import check_bytes, link_or_copy
 
@@ -92,7 +93,8 @@ def build(
         _based(plan, builder, context, options, folder) as based,
     ):
         planned, contexts = based
-        request = _request(planned, (*contexts, *_sources(plan, context, folder)), context, folder)
+        own = (*_sources(plan, context, folder), *_projects(plan, context, folder))
+        request = _request(planned, (*contexts, *own), context, folder)
         found: Mapping[str, object] = {}
         tags = tuple(f"{plan.name}:{tag}" for tag in dict.fromkeys((plan.tag, "latest")))
         if load:
@@ -177,6 +179,15 @@ def _sources(plan: Plan, context: BuildContext, folder: Path) -> tuple[tuple[str
         check_bytes(place, source.sha256, source.file)
         link_or_copy(place, folder / "sources" / source.file)
     return (("sources", str(folder / "sources")),)
+
+
+def _projects(plan: Plan, context: BuildContext, folder: Path) -> tuple[tuple[str, str], ...]:
+    """Make a build context of each folder of the user's, with only what is copied."""
+    found = render.projects(plan)
+    for name, layer in found:
+        source = project.find(context.recipe_folder, layer.source, layer.title)
+        project.write_folder(layer, source, folder / name)
+    return tuple((name, str(folder / name)) for name, _ in found)
 
 
 def _request(

@@ -15,7 +15,7 @@ from imagebuilder.host import emulation
 from imagebuilder.host.tools import HOST, Tools, choose_tools
 from imagebuilder.image import oci
 from imagebuilder.layers import hints
-from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, Plan, PackageLayer
+from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, PackageLayer, Plan, ProjectLayer
 from imagebuilder.store import ImageRecord, LayerRecord, Store
 
 __all__ = ["BuildContext", "Built", "build", "missing_layers", "require_possible"]
@@ -56,6 +56,8 @@ def require_possible(layers: Iterable[Layer], tools: Tools = HOST) -> None:
 
     """
     for layer in layers:
+        if isinstance(layer, ProjectLayer):
+            continue
         step = step_of(layer)
         if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer | PackageLayer):
             machine = step.root if isinstance(step, BuiltLayer) else step
@@ -77,7 +79,8 @@ def _build(plan: Plan, context: BuildContext) -> Built:
             records[layer.key] = record
             context.progress.end(layer.key, layer.title, "cached", record.size)
     hints.check(context.lock, records)
-    missing = [layer for layer in plan.layers if layer.key not in records]
+    lacking = [layer for layer in plan.layers if layer.key not in records]
+    missing = [layer for layer in lacking if not isinstance(layer, ProjectLayer)]
     require_possible(missing, choose_tools(context.site))
     fetched = 0
     compared = context.request if missing or not _was_made(plan, context.store) else None
@@ -95,8 +98,11 @@ def _build(plan: Plan, context: BuildContext) -> Built:
         hints.check(context.lock, records)
     if compared:
         agreement.require_image(context, compared())
+    records.update(
+        {layer.key: _own_layer(layer, context) for layer in lacking if isinstance(layer, ProjectLayer)}
+    )
     image = oci.write_image(plan, [records[layer.key] for layer in plan.layers], context.store)
-    made_here = sum(not records[layer.key].is_empty for layer in missing)
+    made_here = sum(not records[layer.key].is_empty for layer in lacking)
     return Built(
         image=image,
         made=made_here,
@@ -104,6 +110,28 @@ def _build(plan: Plan, context: BuildContext) -> Built:
         fetched=fetched,
         seconds=time.monotonic() - started,
     )
+
+
+def _own_layer(layer: ProjectLayer, context: BuildContext) -> LayerRecord:
+    """Make a layer of the user's own files: that waits for no download, and loads none of what does."""
+    from imagebuilder.layers import project
+
+    store, progress = context.store, context.progress
+    with store.exclusive(layer.key):
+        if (record := store.layer(layer.key)) is not None:
+            return record
+        progress.begin(layer.key, layer.title, "copying")
+        try:
+            folder = project.find(context.recipe_folder, layer.source, layer.title)
+            record = project.build_project_layer(
+                layer, folder, store, lambda count: progress.advance(layer.key, count)
+            )
+        except BaseException:
+            progress.end(layer.key, layer.title, "failed")
+            raise
+        store.put_layer(layer.key, record)
+    progress.end(layer.key, layer.title, "done", record.size)
+    return record
 
 
 def _was_made(plan: Plan, store: Store) -> bool:

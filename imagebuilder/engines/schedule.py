@@ -15,7 +15,7 @@ from pathlib import Path
 
 from imagebuilder.core import process
 from imagebuilder.core.progress import Advance
-from imagebuilder.engines.context import BuildContext, Step, step_of
+from imagebuilder.engines.context import BuildContext, Scheduled, Step, step_of
 from imagebuilder.engines.steps import make, packages
 from imagebuilder.errors import BuildError
 from imagebuilder.fetch import locked
@@ -29,7 +29,7 @@ from imagebuilder.plan import BuiltLayer, Layer, OsLayer, Plan, PackageLayer, Wh
 from imagebuilder.store import DamagedDownloadError, LayerRecord, check_bytes
 
 
-def make_layers(layers: Sequence[Layer], context: BuildContext) -> tuple[dict[str, LayerRecord], int]:
+def make_layers(layers: Sequence[Scheduled], context: BuildContext) -> tuple[dict[str, LayerRecord], int]:
     """Make layers: each as soon as its packages are there.
 
     A download that rotted in the store is found when it is read; it is fetched again, and what could not be

@@ -24,8 +24,9 @@ from imagebuilder.plan import (
     Layer,
     OsLayer,
     OsPart,
-    Plan,
     PackageLayer,
+    Plan,
+    ProjectLayer,
     WheelLayer,
 )
 from imagebuilder.store import (
@@ -220,5 +221,5 @@ def _component(layer: Layer) -> str:
             return layer.component
         case FilesLayer():
             return layer.name
-        case KeysLayer():
-            return "ssh"
+        case KeysLayer() | ProjectLayer():
+            return "ssh" if isinstance(layer, KeysLayer) else "project"

@@ -69,19 +69,19 @@ def parents(path: str) -> tuple[str, ...]:
     return tuple("/".join(parts[: count + 1]) for count in range(len(parts)))
 
 
-def directory(path: str, mode: int) -> bytes:
+def directory(path: str, mode: int, uid: int = 0) -> bytes:
     """Tar header of a folder; `path` is relative to the root, without a slash at its end."""
-    return _member(f"{path}/", mode=mode, size=0, kind=b"5", target="")
+    return _member(f"{path}/", mode=mode, size=0, kind=b"5", target="", uid=uid)
 
 
-def regular(path: str, mode: int, size: int) -> bytes:
+def regular(path: str, mode: int, size: int, uid: int = 0) -> bytes:
     """Tar header of a file; its content follows, then `padding(size)`."""
-    return _member(path, mode=mode, size=size, kind=b"0", target="")
+    return _member(path, mode=mode, size=size, kind=b"0", target="", uid=uid)
 
 
-def symlink(path: str, target: str) -> bytes:
+def symlink(path: str, target: str, uid: int = 0) -> bytes:
     """Tar header of a symbolic link."""
-    return _member(path, mode=0o777, size=0, kind=b"2", target=target)
+    return _member(path, mode=0o777, size=0, kind=b"2", target=target, uid=uid)
 
 
 def padding(size: int) -> bytes:
@@ -193,7 +193,7 @@ def _compressed_member(chunk: bytes) -> bytes:
     return b"".join((GZIP_HEADER, body, gzip_trailer(zlib.crc32(chunk), len(chunk))))
 
 
-def _member(path: str, *, mode: int, size: int, kind: bytes, target: str) -> bytes:
+def _member(path: str, *, mode: int, size: int, kind: bytes, target: str, uid: int) -> bytes:
     raw, link = path.encode(), target.encode()
     records = b""
     split = _split(raw) if path.isascii() else None
@@ -204,17 +204,19 @@ def _member(path: str, *, mode: int, size: int, kind: bytes, target: str) -> byt
         records += _pax_record(b"linkpath", link)
     if size >= _OCTAL_SIZE_LIMIT:
         records += _pax_record(b"size", str(size).encode())
-    header = _ustar(split, mode=mode, size=size if size < _OCTAL_SIZE_LIMIT else 0, kind=kind, link=link)
+    small = size if size < _OCTAL_SIZE_LIMIT else 0
+    header = _ustar(split, mode=mode, size=small, kind=kind, link=link, uid=uid)
     if not records:
         return header
     name = (b"", b"pax/" + hashlib.sha256(raw).hexdigest().encode())
-    extension = _ustar(name, mode=0o644, size=len(records), kind=b"x", link=b"")
+    extension = _ustar(name, mode=0o644, size=len(records), kind=b"x", link=b"", uid=0)
     return extension + records + padding(len(records)) + header
 
 
-def _ustar(name: tuple[bytes, bytes], *, mode: int, size: int, kind: bytes, link: bytes) -> bytes:
-    """Pack a header as POSIX.1-1988 has it: owner 0:0 without names, time 0, no device."""
-    head = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0" % (name[1].ljust(_NAME_LIMIT, b"\0"), mode, 0, 0, size, 0)
+def _ustar(name: tuple[bytes, bytes], *, mode: int, size: int, kind: bytes, link: bytes, uid: int) -> bytes:
+    """Pack a header as POSIX.1-1988 has it: an owner of group 0 without names, time 0, no device."""
+    plain = name[1].ljust(_NAME_LIMIT, b"\0")
+    head = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0" % (plain, mode, uid, 0, size, 0)
     tail = b"%b%bustar\x0000%b%07o\0%07o\0%b" % (
         kind,
         link[:_NAME_LIMIT].ljust(_NAME_LIMIT, b"\0"),

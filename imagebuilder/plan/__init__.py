@@ -15,6 +15,7 @@ from imagebuilder.plan.config import (
 )
 from imagebuilder.plan.layer import (
     BAKED_KEYS,
+    NO_PROJECT,
     VENV,
     BuiltLayer,
     BytecodeLayer,
@@ -26,6 +27,8 @@ from imagebuilder.plan.layer import (
     OsLayer,
     OsPart,
     PackageLayer,
+    Project,
+    ProjectLayer,
     UpperOsLayer,
     User,
     WheelLayer,
@@ -44,6 +47,7 @@ __all__ = [
     "BAKED_KEYS",
     "EPOCH",
     "MAX_LAYERS",
+    "NO_PROJECT",
     "OWN_LAYER_BYTES",
     "PATH",
     "STATE",
@@ -60,6 +64,8 @@ __all__ = [
     "OsPart",
     "PackageLayer",
     "Plan",
+    "Project",
+    "ProjectLayer",
     "UpperOsLayer",
     "User",
     "WheelLayer",

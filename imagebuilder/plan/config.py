@@ -14,7 +14,7 @@ from imagebuilder.core.reference import TAG
 from imagebuilder.errors import InputError
 from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock
-from imagebuilder.plan.layer import VENV, User
+from imagebuilder.plan.layer import VENV, Project, User
 from imagebuilder.recipe import Recipe, tags
 
 # The time of everything in an image: the same lock gives the same bytes on any day. RFC 3339.
@@ -48,8 +48,8 @@ class Config:
     ports: tuple[int, ...]
 
 
-def config(selection: Selection, lock: Lock, user: User) -> Config:
-    """Make the config of an image from its recipe and its lock."""
+def config(selection: Selection, lock: Lock, user: User, project: Project) -> Config:
+    """Make the config of an image from its recipe, its lock and what is known of the user's own files."""
     recipe = selection.recipe
     said = {name: text for name, text in recipe.about.model_dump().items() if text}
     # A suite that is bootstrapped from its archive has a name, and no digest: the lock's says which bytes.
@@ -58,6 +58,7 @@ def config(selection: Selection, lock: Lock, user: User) -> Config:
         "version": version(selection, lock),
         "created": EPOCH,
         "base.name": lock.base,
+        **({"revision": project.revision} if project.revision else {}),
         **({"base.name": lock.image.name, "base.digest": lock.image.digest} if lock.image else {}),
         **said,
     }
@@ -69,6 +70,8 @@ def config(selection: Selection, lock: Lock, user: User) -> Config:
         label_names.RECIPE: recipe.name,
         label_names.SSH_PORT: str(recipe.ssh.port),
         label_names.SSH_USER: user.name,
+        **({label_names.PROJECT: " ".join(project.checksums)} if project.checksums else {}),
+        **({label_names.PACKAGE: project.package} if project.package else {}),
         **({label_names.SSH_KEYS: "baked"} if recipe.ssh.keys == "baked" else {}),
         **{f"{label_names.PIN}{name}": version for name, version in lock.pins.items()},
     }
@@ -76,9 +79,9 @@ def config(selection: Selection, lock: Lock, user: User) -> Config:
         env=tuple(sorted(environment(selection, lock).items())),
         labels=tuple(sorted(labels.items())),
         entrypoint=("/usr/bin/tini", "--", "/usr/local/bin/imagebuilder-entrypoint"),
-        cmd=(),
+        cmd=recipe.command,
         user="0:0" if user.uid == 0 else f"{user.uid}:0",
-        workdir=user.home,
+        workdir=recipe.workdir or user.home,
         ports=(recipe.ssh.port,),
     )
 

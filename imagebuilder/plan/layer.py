@@ -10,13 +10,14 @@ import dataclasses
 import hashlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from imagebuilder import catalog
+from imagebuilder.core import labels as label_names
 from imagebuilder.lock.model import BaseLayer, Deb, Source, Wheel
 
 VENV = catalog.VENV
@@ -386,6 +387,61 @@ class KeysLayer:
         return _key("keys", self.FORMAT, self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProjectLayer:
+    """A folder of the user's own project; its files are on this host, and in no lock.
+
+    Attributes:
+        source: the folder, relative to the recipe's.
+        target: where the image has it, absolute.
+        checksum: of everything that is copied: names, kinds, modes and contents. Hex sha256.
+        user: who owns the files.
+
+    """
+
+    source: str
+    target: str
+    checksum: str
+    user: User
+
+    FORMAT = 1
+
+    @property
+    def title(self) -> str:
+        return f"your files: {self.source} -> {self.target}"
+
+    @cached_property
+    def key(self) -> str:
+        return _key("project", self.FORMAT, [self.target, self.checksum, self.user])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """What a plan has to know of the user's own files: all of it also stands in the image's labels.
+
+    Attributes:
+        checksums: one for each folder that the recipe copies, in its order.
+        package: one for the folder of the user's package; "" where the recipe has none.
+        revision: their commit, with `-dirty` where they differ from it; "" where none is known.
+
+    """
+
+    checksums: tuple[str, ...] = ()
+    package: str = ""
+    revision: str = ""
+
+    @classmethod
+    def of_labels(cls, labels: Mapping[str, str]) -> Project:
+        """Read what an image says of itself."""
+        checksums = tuple(labels.get(label_names.PROJECT, "").split())
+        package = labels.get(label_names.PACKAGE, "")
+        revision = labels.get(label_names.REVISION, "") if checksums or package else ""
+        return cls(checksums=checksums, package=package, revision=revision)
+
+
+NO_PROJECT = Project()
+
+
 Layer = (
     ImportedLayer
     | OsLayer
@@ -396,6 +452,7 @@ Layer = (
     | FilesLayer
     | PackageLayer
     | KeysLayer
+    | ProjectLayer
 )
 
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from imagebuilder import catalog
 from imagebuilder.catalog import Selection
 from imagebuilder.core import platforms
+from imagebuilder.errors import InputError
 from imagebuilder.lock.model import Deb, Lock, Wheel
 from imagebuilder.plan import groups
 from imagebuilder.plan.config import Config, config, image_tags, user
 from imagebuilder.plan.layer import (
+    NO_PROJECT,
     VENV,
     BuiltLayer,
     BytecodeLayer,
@@ -24,6 +26,8 @@ from imagebuilder.plan.layer import (
     OsLayer,
     OsPart,
     PackageLayer,
+    Project,
+    ProjectLayer,
     UpperOsLayer,
     User,
     WheelLayer,
@@ -101,13 +105,17 @@ class Plan:
         )
 
 
-def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...]) -> Plan:
+def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Project = NO_PROJECT) -> Plan:
     """Lay out an image.
 
     Args:
         selection: the recipe, with its components.
         lock: what it was resolved to.
         files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.plan.rootfs`.
+        project: the user's own files.
+
+    Raises:
+        InputError: these are the files of another recipe.
 
     """
     recipe, parts = selection.recipe, selection.parts
@@ -129,8 +137,10 @@ def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...]) -> Plan:
             FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
             *_package_layers(selection, lock, project.package),
             *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
+            # What changes every day.
+            *_project_layers(selection, project, account),
         ),
-        config=config(selection, lock, account),
+        config=config(selection, lock, account, project),
         tags=image_tags(selection, lock),
         lock_checksum=lock.checksum,
         siblings=recipe.platforms,
@@ -154,6 +164,18 @@ def parts(system: OsLayer) -> tuple[OsPart, ...]:
 def wheel_layers(lock: Lock) -> tuple[WheelLayer, ...]:
     """Lay out the wheels of an image alone: what of its layers follows from its lock and nothing else."""
     return tuple(_wheel_layers(lock))
+
+
+def _project_layers(selection: Selection, project: Project, user: User) -> Iterable[ProjectLayer]:
+    copies = selection.recipe.copies
+    if len(copies) != len(project.checksums):
+        raise InputError(
+            f"copies {len(copies)} folders, and checksums of {len(project.checksums)} are given",
+            where=selection.places.of("copy"),
+            hint="build the image again",
+        )
+    for copy, checksum in zip(copies, project.checksums, strict=True):
+        yield ProjectLayer(source=copy.source, target=copy.to, checksum=checksum, user=user)
 
 
 def _imported(lock: Lock) -> Iterable[ImportedLayer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import shlex
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from imagebuilder.plan import (
     FilesLayer,
     KeysLayer,
     Plan,
+    ProjectLayer,
     UpperOsLayer,
     WheelLayer,
 )
@@ -72,6 +74,7 @@ def render(plan: Plan, template: str) -> str:
     )
     environment.filters["quoted"] = _quoted
     environment.filters["json"] = json.dumps
+    environment.filters["dirname"] = posixpath.dirname
     return environment.from_string(template).render(
         name=plan.name,
         # What the most have goes without saying.
@@ -87,10 +90,17 @@ def render(plan: Plan, template: str) -> str:
         bytecode=any(isinstance(layer, BytecodeLayer) for layer in plan.layers),
         files=entries,
         commands=[*_commands(entries), *_baked_keys(plan)],
+        project=projects(plan),
         config=plan.config,
         place=_PLACE,
         heredoc=_HEREDOC,
     )
+
+
+def projects(plan: Plan) -> tuple[tuple[str, ProjectLayer], ...]:
+    """List the user's own folders, each with the name of the build context that it has to be given as."""
+    layers = [layer for layer in plan.layers if isinstance(layer, ProjectLayer)]
+    return tuple((f"project-{number}", layer) for number, layer in enumerate(layers, start=1))
 
 
 def upstream_sources(plan: Plan) -> tuple[Source, ...]:

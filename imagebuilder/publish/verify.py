@@ -10,6 +10,7 @@ from imagebuilder.core import labels as label_names
 from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError, LockError
 from imagebuilder.host.site import Site
+from imagebuilder.plan import Project
 from imagebuilder.publish.attest import published, verification, whole
 from imagebuilder.publish.attest.published import Published
 from imagebuilder.publish.attest.verification import Verification, VerifyCheck, VerifyTask
@@ -125,6 +126,9 @@ def rebuild_check(source: RecipeSource | None, image: Published, rebuild: Rebuil
         return VerifyCheck(name=name, status="not checked", detail=detail)
     if source is None:
         return VerifyCheck(name=name, status="failed", detail="there is no recipe and lock to make it from")
+    if Project.of_labels(image.labels).checksums:
+        detail = "it holds files of a project, which are not attached"
+        return VerifyCheck(name=name, status="not checked", detail=detail)
     try:
         lock, _ = source.read(image.platform)
     except LockError as error:

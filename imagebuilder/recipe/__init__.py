@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from imagebuilder.recipe.model import Hosts, NotSecret, Recipe, RegistryImage, Ssh, is_name, schema
 from imagebuilder.recipe.places import Places
+from imagebuilder.recipe.project import Copy
 from imagebuilder.recipe.reading import load, read, with_pins
 
 __all__ = [
+    "Copy",
     "Hosts",
     "NotSecret",
     "Places",

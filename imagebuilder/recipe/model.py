@@ -18,6 +18,7 @@ from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
+from imagebuilder.recipe.project import Copies, WorkFolder
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
@@ -30,6 +31,8 @@ _DRIVER = re.compile(r"[0-9]{3}(?:\.[0-9]{1,3}){1,2}")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# Keys that change nothing in a lock.
+_NOT_RESOLVED = ("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command")
 
 
 def _must_match(pattern: re.Pattern[str], what: str, hint: str) -> AfterValidator:
@@ -291,6 +294,25 @@ class Recipe(Strict):
         dict[str, Text],
         Field(default_factory=dict, description="Variables of every process in the image. Never a secret."),
     ]
+    copies: Annotated[
+        Copies,
+        Field(
+            alias="copy",
+            description="Folders of your own project, which become the last layers of the image. "
+            "The lock says nothing of their content.",
+        ),
+    ] = ()
+    workdir: Annotated[
+        WorkFolder | None,
+        Field(description="Folder in which the image's commands start. Without it: the user's home."),
+    ] = None
+    command: Annotated[
+        tuple[Text, ...],
+        Field(
+            description="What `docker run` starts where no other command is given: `[python, train.py]`. "
+            "Without it: sshd, as a node of a job."
+        ),
+    ] = ()
     not_secret: Annotated[
         tuple[NotSecret, ...],
         Field(
@@ -337,13 +359,14 @@ class Recipe(Strict):
         """Return the hex sha256 of what the recipe requests. A lock with another checksum is stale.
 
         Comments, the order of keys and quoting do not count. Neither do keys that no resolver reads: names,
-        tags, hosts, where ssh keys come from, reviewed files. Nor do the platforms: the lock has a section
+        tags, hosts, where ssh keys come from, reviewed files, the
+        user's own files and how they are started. Nor do the platforms: the lock has a section
         for each, and adding one leaves the others valid.
         """
         asked = self.model_dump(
             mode="json",
             exclude={
-                **dict.fromkeys(("about", "tags", "hosts", "platforms", "not_secret"), True),
+                **dict.fromkeys(_NOT_RESOLVED, True),
                 "ssh": {"keys"},
             },
         )

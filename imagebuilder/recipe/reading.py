@@ -54,6 +54,10 @@ _RENAMES = {
     "annotations": "about",
     "secrets": "not_secret",
     "waivers": "not_secret",
+    "cmd": "command",
+    "files": "copy",
+    "copies": "copy",
+    "working_dir": "workdir",
 }
 
 

@@ -13,7 +13,7 @@ from imagebuilder.core import platforms
 from imagebuilder.errors import LockError, StoreError
 from imagebuilder.image import oci
 from imagebuilder.lock.model import Lock
-from imagebuilder.plan import Plan
+from imagebuilder.plan import Plan, ProjectLayer
 from imagebuilder.store import ImageRecord, IndexRecord, Store
 from imagebuilder.workflow.named import named
 from imagebuilder.workflow.plans import LockedRecipe, read_plans, require_platform
@@ -179,6 +179,8 @@ def _require_in_step(target: str, wanted: Iterable[tuple[Lock, Plan]], store: St
             reason = "the image in the store was built from another state of the lock"
         elif image.tags != plan.tags or not oci.is_image_of(plan, image, store):
             reason = "the image in the store was built from another state of the recipe"
+            if [layer.key for layer in plan.layers if isinstance(layer, ProjectLayer)]:
+                reason += ", or of the files that it copies"
         if reason:
             raise LockError(reason, where=target, hint=_how_to_build(target))
 

@@ -98,7 +98,7 @@ def update_pins(
     from imagebuilder.resolve.newest import newest_for_all
 
     read = read_locks(path)
-    selection, file = read.selection, read.file
+    selection, file, project = read.selection, read.file, read.copied.project
     bases = _bases(selection, {}, site, store, previous=file, upgrade=None)
     surroundings = detect(site, distribution=_distribution(selection, bases), tools=tools)
     pins = newest_for_all(selection, file, surroundings, bases)
@@ -107,9 +107,11 @@ def update_pins(
     text = recipes.with_pins(path, moved)
     updated = selection.with_pins(pins)
     made = learn(make_locks(updated, surroundings, file, (), bases), store)
-    before = diff.of_plans(str(path), [(lock, plan_of(selection, lock)) for lock in file.sections], store)
+    before = diff.of_plans(
+        str(path), [(lock, plan_of(selection, lock, project)) for lock in file.sections], store
+    )
     after = diff.of_plans(
-        f"{path} (updated)", [(lock, plan_of(updated, lock)) for lock in made.sections], store
+        f"{path} (updated)", [(lock, plan_of(updated, lock, project)) for lock in made.sections], store
     )
     if write:
         if moved:

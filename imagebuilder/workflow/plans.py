@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagebuilder import catalog
 from imagebuilder import plan as plans
@@ -16,10 +18,13 @@ from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock
-from imagebuilder.plan import Plan
+from imagebuilder.plan import NO_PROJECT, Plan, Project
 from imagebuilder.plan.rootfs import image_files
 from imagebuilder.resolve import agreement
 from imagebuilder.resolve.request import Request, request
+
+if TYPE_CHECKING:
+    from imagebuilder.workflow.project import Copied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +42,35 @@ class LockedRecipe:
     selection: Selection
     file: LockFile
 
-    def plans(self, platform: str = "") -> tuple[tuple[Lock, Plan], ...]:
-        """Lay out the image of each platform, or of the one that is named.
+    @cached_property
+    def copied(self) -> Copied:
+        """What the recipe copies, as it is when it is first asked for.
 
         Raises:
-            InputError: the recipe is not for that platform.
+            InputError: a folder is not there, or holds what cannot be copied.
+
+        """
+        # Late: most recipes copy nothing.
+        from imagebuilder.workflow.project import read_project
+
+        return read_project(self.path, self.selection)
+
+    def plans(self, platform: str = "", project: Project | None = None) -> tuple[tuple[Lock, Plan], ...]:
+        """Lay out the image of each platform, or of the one that is named.
+
+        Args:
+            platform: its name; "" for all.
+            project: the user's own files, where they are known; else they are read.
+
+        Raises:
+            InputError: the recipe is not for that platform, or a folder that it copies cannot be read.
 
         """
         require_platform(platform, self.file.platforms, str(self.path))
+        if project is None:
+            project = self.copied.project if self.selection.recipe.copies else NO_PROJECT
         return tuple(
-            (lock, plan_of(self.selection, lock))
+            (lock, plan_of(self.selection, lock, project))
             for name, lock in zip(self.file.platforms, self.file.sections, strict=True)
             if platform in {"", name}
         )
@@ -85,6 +109,10 @@ def check_recipe(path: Path, *, locked: bool = False) -> None:
         return
     selection, _ = read_recipe(path)
     limits.require(selection, {})
+    if selection.recipe.copies:
+        from imagebuilder.workflow.project import read_project
+
+        read_project(path, selection)
 
 
 def read_locks(path: Path) -> LockedRecipe:
@@ -122,18 +150,25 @@ def require_agreement(selection: Selection, file: LockFile, path: Path) -> None:
         raise LockError.of(problems)
 
 
-def read_plans(path: Path, platform: str = "") -> tuple[tuple[Lock, Plan], ...]:
+def read_plans(
+    path: Path, platform: str = "", project: Project | None = None
+) -> tuple[tuple[Lock, Plan], ...]:
     """Read a recipe and its locks, and lay out the image of each platform, or of the one that is named.
+
+    Args:
+        path: the recipe.
+        platform: its name; "" for all.
+        project: the user's own files, where they are known; else they are read.
 
     Raises:
         InputError: a file is wrong, or the recipe is not for that platform.
         LockError: there is no lock, or it is out of step.
 
     """
-    return read_locks(path).plans(platform)
+    return read_locks(path).plans(platform, project)
 
 
-def read_plan(path: Path, platform: str = "") -> tuple[Lock, Plan]:
+def read_plan(path: Path, platform: str = "", project: Project | None = None) -> tuple[Lock, Plan]:
     """Read a recipe and its lock, and lay out the image for one platform: that of the recipe if it has one.
 
     Raises:
@@ -141,7 +176,7 @@ def read_plan(path: Path, platform: str = "") -> tuple[Lock, Plan]:
         LockError: there is no lock, or it is out of step.
 
     """
-    found = read_plans(path, platform)
+    found = read_plans(path, platform, project)
     if len(found) > 1:
         names = " or ".join(plan.platform for _, plan in found)
         raise InputError(
@@ -163,6 +198,7 @@ def require_platform(platform: str, known: Collection[str], where: str) -> None:
         )
 
 
-def plan_of(selection: Selection, lock: Lock) -> Plan:
+def plan_of(selection: Selection, lock: Lock, project: Project = NO_PROJECT) -> Plan:
     """Lay out the image of a recipe and its lock, with the image's own files."""
-    return plans.plan(selection, lock, image_files(selection.recipe, plans.environment(selection, lock)))
+    files = image_files(selection.recipe, plans.environment(selection, lock))
+    return plans.plan(selection, lock, files, project)

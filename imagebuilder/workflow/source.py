@@ -14,7 +14,7 @@ from imagebuilder.errors import InputError
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.model import Lock
-from imagebuilder.plan import Plan, index_tags
+from imagebuilder.plan import NO_PROJECT, Plan, Project, index_tags
 from imagebuilder.recipe import NotSecret
 from imagebuilder.resolve.request import Request
 from imagebuilder.store import ImageRecord, Store
@@ -30,8 +30,12 @@ class RecipeSource:
     recipe: str
     lock: str
 
-    def read(self, platform: str = "") -> tuple[Lock, Plan]:
+    def read(self, platform: str = "", project: Project = NO_PROJECT) -> tuple[Lock, Plan]:
         """Read both, as `build` does, for one platform: that of the recipe if it has only one.
+
+        Args:
+            platform: its name.
+            project: the user's own files, as the image's labels have them: neither text does.
 
         Raises:
             InputError: one of them is wrong, or they are for other platforms.
@@ -39,7 +43,7 @@ class RecipeSource:
 
         """
         with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
-            return read_plan(self._write(Path(name)), platform)
+            return read_plan(self._write(Path(name)), platform, project)
 
     def request(self, platform: str) -> Request:
         """Read what the recipe asks of the resolvers, for one platform.

@@ -9,12 +9,14 @@ from typing import Any
 
 from imagebuilder.core import labels as label_names
 from imagebuilder.errors import InputError, StoreError
+from imagebuilder.plan import Project
 from imagebuilder.publish import proof
 from imagebuilder.publish.attest import licences, provenance, sbom
 from imagebuilder.publish.attest.provenance import LOCK, RECIPE, Origin
 from imagebuilder.registry.artefacts import Artefact, Part
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST, Descriptor
 from imagebuilder.store import ImageRecord, IndexRecord, Store
+from imagebuilder.workflow import labels
 from imagebuilder.workflow.source import RecipeSource
 
 # Where cosign and others look for what a statement is about.
@@ -116,7 +118,7 @@ def documents(
         StoreError: a layer is gone, or not what recipe and lock stand for.
 
     """
-    lock, plan = source.read(image.platform)
+    lock, plan = source.read(image.platform, Project.of_labels(labels(image, store)))
     plan = plan.of_image({layer.title for layer in image.layers})
     with store.in_use():
         material = sbom.Material(

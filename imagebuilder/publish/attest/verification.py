@@ -18,7 +18,7 @@ from imagebuilder.errors import ImagebuilderError, RegistryError
 from imagebuilder.image import oci
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock.model import Lock
-from imagebuilder.plan import KeysLayer, Plan
+from imagebuilder.plan import KeysLayer, Plan, Project
 from imagebuilder.publish import proof
 from imagebuilder.publish.attest import provenance, sbom
 from imagebuilder.publish.attest.bundle import CYCLONEDX, PROVENANCE, REPORT, SOURCE, SPDX, DocumentKind
@@ -106,7 +106,7 @@ def verify(task: VerifyTask, client: Client) -> Verification:
         plan, check = _plan(task, source[0], tool)
         checks.append(check)
     if task.own is not None:
-        checks.append(_own(task.own, source[0] if source else None, task.published.platform))
+        checks.append(_own(task.own, source[0] if source else None, task.published))
     claims, check = _claims(task, source[0] if source else None, plan)
     checks += [check, _attestation(task)]
     for kind in (SPDX, CYCLONEDX):
@@ -204,7 +204,7 @@ def _plan(task: VerifyTask, source: RecipeSource, tool: str) -> tuple[Plan | Non
     """Lay out the image again, and compare everything but the layers' bytes."""
     name = "plan"
     try:
-        _, planned = source.read(task.published.platform)
+        _, planned = source.read(task.published.platform, Project.of_labels(task.published.labels))
     except ImagebuilderError as error:
         if tool and tool != __version__:
             detail = f"made by imagebuilder {tool}, this is {__version__}"
@@ -229,12 +229,13 @@ def _plan(task: VerifyTask, source: RecipeSource, tool: str) -> tuple[Plan | Non
     return None, VerifyCheck(name=name, status="failed", detail=detail)
 
 
-def _own(own: RecipeSource, attached: RecipeSource | None, platform: str) -> VerifyCheck:
+def _own(own: RecipeSource, attached: RecipeSource | None, published: Published) -> VerifyCheck:
     name = "own recipe"
     if attached is None:
         return VerifyCheck(name=name, status="failed", detail="there is nothing to compare it with")
     try:
-        same = own.read(platform) == attached.read(platform)
+        project = Project.of_labels(published.labels)
+        same = own.read(published.platform, project) == attached.read(published.platform, project)
     except ImagebuilderError as error:
         return VerifyCheck(name=name, status="failed", detail=str(error.problems[0]))
     if same:

@@ -201,9 +201,11 @@ def _create(
     engine: Engine, reference: str, network: Network, name: str, settings: Mapping[str, object]
 ) -> Container:
     endpoint = engine.client.api.create_endpoint_config(aliases=[name])
-    # No command: the entrypoint then keeps sshd in the foreground, as a worker of a job does.
+    # The entrypoint then keeps sshd in the foreground, as a worker of a job does, whatever the recipe's
+    # `command:` would start.
     return engine.client.containers.create(
         reference,
+        ["sshd"],
         name=f"{network.name}-{name}",
         hostname=name,
         network=str(network.name),

@@ -1,0 +1,121 @@
+"""The user's own project in a recipe: folders that are copied, the working folder and the command."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from imagebuilder.core import yamlfile
+from imagebuilder.core.model import Strict
+
+_MOST_COPIES = 8
+_LONGEST = 200
+# What needs no quotes where a Dockerfile has it.
+_PLAIN = re.compile(r"[A-Za-z0-9/._+@%=,-]+")
+# What packages, wheels, the kernel and this tool's own files fill: a file there could replace what a pin
+# stands for.
+_OF_THE_SYSTEM = (
+    *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr"),
+    *("var", "opt/venv", "opt/imagebuilder"),
+)
+# Folders that the system has, with modes of its own: only what is below them is free.
+_ONLY_BELOW = re.compile(r"home(?:/[^/]+)?|media|mnt|opt|root|srv|tmp")
+
+
+def _from(value: str) -> str:
+    """Check a folder of the project, and write it plainly: `./src/` is `src`."""
+    shown = yamlfile.printable(value)
+    if not value or len(value) > _LONGEST or not value.isprintable() or "\\" in value:
+        raise yamlfile.Invalid(
+            f"`{shown}` is not a folder's path",
+            f"write it relative to the recipe's folder, in at most {_LONGEST} characters: ../src",
+        )
+    if value.startswith(("/", "~")):
+        raise yamlfile.Invalid(
+            f"`{shown}` is not relative to the recipe's folder",
+            "the project has to lie beside the recipe or one folder above it: ../src",
+        )
+    plain = posixpath.normpath(value)
+    if plain.split("/")[1:2] == [".."]:
+        raise yamlfile.Invalid(
+            f"`{shown}` leads more than one folder above the recipe's",
+            "one `..` is enough where recipes are in a folder of the project: ../src",
+        )
+    return plain
+
+
+def _absolute(value: str) -> str:
+    shown = yamlfile.printable(value)
+    if not value.startswith("/"):
+        raise yamlfile.Invalid(f"`{shown}` is not an absolute path", "write it as in /workspace")
+    if len(value) > _LONGEST or not _PLAIN.fullmatch(value) or ".." in value.split("/"):
+        raise yamlfile.Invalid(
+            f"`{shown}` is not a plain path in the image",
+            f"use letters, digits and `._+@%=,-`, no `..`, and at most {_LONGEST} characters",
+        )
+    return "/" + posixpath.normpath(value).strip("/")
+
+
+def _to(value: str) -> str:
+    path = _absolute(value).strip("/")
+    shown = yamlfile.printable(value)
+    for folder in _OF_THE_SYSTEM:
+        if path == folder or path.startswith(f"{folder}/"):
+            raise yamlfile.Invalid(
+                f"`{shown}` lies in /{folder}, which belongs to the image itself",
+                "choose a folder of your own, as in /workspace or /opt/app",
+            )
+    if not path or _ONLY_BELOW.fullmatch(path):
+        raise yamlfile.Invalid(
+            f"`{shown}` is a folder of the system", "name a folder below it, or one of your own: /workspace"
+        )
+    if any(part == ".ssh" or part.startswith(".wh.") for part in path.split("/")):
+        raise yamlfile.Invalid(
+            f"`{shown}` is not a place for a project", "choose a folder of your own, as in /workspace"
+        )
+    return f"/{path}"
+
+
+class Copy(Strict):
+    """A folder of the project, and where the image has it.
+
+    `.dockerignore` in the folder says what stays out; `.git` always does. Files get the mode 0644, or 0755 if
+    their owner may execute them, folders 0755; all belong to the image's user.
+    """
+
+    source: Annotated[
+        str,
+        AfterValidator(_from),
+        Field(
+            alias="from",
+            description="The folder, relative to the recipe's: `../src`, or `..` for all of the project.",
+        ),
+    ]
+    to: Annotated[str, AfterValidator(_to), Field(description="Absolute path in the image: `/workspace`.")]
+
+
+def _apart(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
+    """Refuse folders of which one would write over another."""
+    if len(copies) > _MOST_COPIES:
+        raise yamlfile.Invalid(
+            f"lists {len(copies)} folders, and each is a layer: {_MOST_COPIES} are the most",
+            "copy a folder that holds several of them",
+        )
+    for number, copy in enumerate(copies):
+        for other in copies[:number]:
+            first, second = sorted((other.to, copy.to))
+            if first == second:
+                raise yamlfile.Invalid(f"copies two folders to `{first}`", "give each a place of its own")
+            if second.startswith(f"{first}/"):
+                raise yamlfile.Invalid(
+                    f"copies one folder to `{second}`, inside of another one's `{first}`",
+                    "give each a place of its own",
+                )
+    return copies
+
+
+Copies = Annotated[tuple[Copy, ...], AfterValidator(_apart)]
+WorkFolder = Annotated[str, AfterValidator(_absolute)]
