@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -13,6 +14,9 @@ from packaging.version import Version
 from imagebuilder.catalog.model import Build, Component, Provider, fill, kind, load, matches
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.recipe import Places, Recipe
+
+if TYPE_CHECKING:
+    from imagebuilder.recipe.pyproject import Package
 
 VENV = "/opt/venv"
 _SITE = VENV + "/lib/python{python}/site-packages"
@@ -82,6 +86,7 @@ class Selection:
         components: the whole catalog, by name.
         parts: the components of the image, each with its chosen provider; sorted by name.
         places: the places of the recipe's keys, for messages.
+        package: what the user's own package says of its build, where the recipe has one.
 
     """
 
@@ -89,6 +94,7 @@ class Selection:
     components: Mapping[str, Component]
     parts: tuple[Part, ...]
     places: Places
+    package: Package | None = None
 
     @property
     def by_name(self) -> dict[str, Part]:

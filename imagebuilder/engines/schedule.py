@@ -25,7 +25,7 @@ from imagebuilder.layers.bytecode.interpreter import Interpreters
 from imagebuilder.layers.package import wheel_name
 from imagebuilder.layers.wheels.collisions import check_collisions
 from imagebuilder.lock.model import Wheel
-from imagebuilder.plan import BuiltLayer, Layer, OsLayer, Plan, PackageLayer, WheelLayer
+from imagebuilder.plan import BuiltLayer, Layer, OsLayer, PackageLayer, Plan, WheelLayer
 from imagebuilder.store import DamagedDownloadError, LayerRecord, check_bytes
 
 

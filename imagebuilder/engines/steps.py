@@ -16,6 +16,7 @@ from imagebuilder.layers.bytecode.layer import build_bytecode_layer
 from imagebuilder.layers.files import build_files_layer, build_keys_layer
 from imagebuilder.layers.imported import import_layer
 from imagebuilder.layers.package import build_package_layer, build_package_wheel
+from imagebuilder.layers.project import find
 from imagebuilder.layers.system.install import build_os_layer, build_os_parts
 from imagebuilder.layers.wheels.layer import build_wheel_layer
 from imagebuilder.lock.model import Deb, Source, Wheel
@@ -144,7 +145,7 @@ def _make_package(layer: PackageLayer, context: BuildContext, advance: Advance) 
     if wheel is None:
         require_package_build(context, layer)
         files = _files((*layer.packages, *layer.requirements.wheels), store)
-        folder = context.recipe_folder / layer.source
+        folder = find(context.recipe_folder, layer.source, layer.title)
         wheel = build_package_wheel(layer, folder, files, store, tools=choose_tools(context.site))
         require_package(context, layer, store.blob(wheel.digest))
         store.put_layer(layer.wheel_key, wheel)

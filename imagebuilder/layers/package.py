@@ -173,7 +173,9 @@ def _run(layer: PackageLayer, source: Path, sandbox: Sandbox) -> None:
     except CommandError as error:
         said = "\n".join(map(printable, error.result.stderr.splitlines()[-_LINES:]))
         raise hooks.refused(error, layer.title) or BuildError(
-            f"the build backend of {layer.name} made no wheel:\n{said or error}", where=str(source), hint=_HINT
+            f"the build backend of {layer.name} made no wheel:\n{said or error}",
+            where=str(source),
+            hint=_HINT,
         ) from error
 
 

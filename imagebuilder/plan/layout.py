@@ -256,7 +256,7 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
 
 
 def _package_layers(selection: Selection, lock: Lock, checksum: str) -> Iterable[PackageLayer]:
-    asked = selection.recipe.project
+    asked = selection.recipe.package
     if asked is None or lock.project is None:
         return
     names = {deb.name for deb in lock.debs}

@@ -18,7 +18,7 @@ from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
-from imagebuilder.recipe.project import Copies, WorkFolder
+from imagebuilder.recipe.project import Copies, OwnPackage, PackageKey, WorkFolder
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
@@ -302,6 +302,13 @@ class Recipe(Strict):
             "The lock says nothing of their content.",
         ),
     ] = ()
+    project: Annotated[
+        PackageKey | None,
+        Field(
+            description="A package of your own, which is built into a wheel and becomes a layer: the folder with "
+            "its pyproject.toml, or `{from: .., extras: [train]}`."
+        ),
+    ] = None
     workdir: Annotated[
         WorkFolder | None,
         Field(description="Folder in which the image's commands start. Without it: the user's home."),
@@ -355,6 +362,15 @@ class Recipe(Strict):
         """Python's major.minor, as in file paths and wheel tags."""
         return ".".join(self.python.split(".")[:2])
 
+    @property
+    def package(self) -> OwnPackage | None:
+        """The user's own package, however the recipe writes it."""
+        return (
+            OwnPackage.model_validate({"from": self.project})
+            if isinstance(self.project, str)
+            else self.project
+        )
+
     def checksum(self) -> str:
         """Return the hex sha256 of what the recipe requests. A lock with another checksum is stale.
 
@@ -371,7 +387,7 @@ class Recipe(Strict):
             },
         )
         # Keys that most recipes do not use count only if they are used.
-        for key in ("build", "devel", "providers"):
+        for key in ("build", "devel", "providers", "project"):
             if not asked[key]:
                 del asked[key]
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))

@@ -53,7 +53,7 @@ def read(folder: Path, source: str, place: str) -> Package:
     """
     try:
         file = open_text(folder, f"{source}/{NAME}", place)
-    except InputError as error:
+    except InputError:
         if (folder / source / NAME).exists() or not (folder / source / "setup.py").exists():
             raise
         raise InputError(
@@ -97,7 +97,9 @@ def _name(project: Mapping[str, Any], file: Text) -> str:
     except (InvalidName, TypeError):
         shown = printable(str(project["name"]))
         message = f"`{shown}` is not a package's name"
-        raise Wrong(file.at(file.line_of_key("name", "[project]")), message, "use letters, digits and `-`") from None
+        raise Wrong(
+            file.at(file.line_of_key("name", "[project]")), message, "use letters, digits and `-`"
+        ) from None
 
 
 def _version(project: Mapping[str, Any], file: Text) -> str:
@@ -107,7 +109,9 @@ def _version(project: Mapping[str, Any], file: Text) -> str:
         return str(Version(project["version"]))
     except (InvalidVersion, TypeError):
         message = f"`{printable(str(project['version']))}` is not a version"
-        raise Wrong(file.at(file.line_of_key("version", "[project]")), message, 'write it as in "1.2.0"') from None
+        raise Wrong(
+            file.at(file.line_of_key("version", "[project]")), message, 'write it as in "1.2.0"'
+        ) from None
 
 
 def _listed(system: Mapping[str, Any]) -> tuple[object, ...]:

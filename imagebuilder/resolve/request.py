@@ -209,8 +209,16 @@ def request(selection: Selection, platform: str = "") -> Request:
         sections=tuple(sorted({section for part in parts for section in part.provider.sections})),
         builds=_builds(selection),
         mirrored=tuple(_mirrored(selection)),
+        project=_project(selection),
         selection=selection,
     )
+
+
+def _project(selection: Selection) -> ProjectRequest | None:
+    asked, package = selection.recipe.package, selection.package
+    if asked is None or package is None:
+        return None
+    return ProjectRequest(name=package.name, requires=package.requires, extras=asked.extras)
 
 
 def _builds(selection: Selection) -> tuple[BuildRequest, ...]:

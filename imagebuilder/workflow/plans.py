@@ -68,7 +68,7 @@ class LockedRecipe:
         """
         require_platform(platform, self.file.platforms, str(self.path))
         if project is None:
-            project = self.copied.project if self.selection.recipe.copies else NO_PROJECT
+            project = self.copied.project if _has_files(self.selection) else NO_PROJECT
         return tuple(
             (lock, plan_of(self.selection, lock, project))
             for name, lock in zip(self.file.platforms, self.file.sections, strict=True)
@@ -78,6 +78,11 @@ class LockedRecipe:
     def request(self, platform: str) -> Request:
         """Put together what the recipe asks of the resolvers, for one of its platforms."""
         return request(self.selection, platform)
+
+
+def _has_files(selection: Selection) -> bool:
+    """Tell whether the image holds files of the user's own."""
+    return bool(selection.recipe.copies or selection.recipe.package)
 
 
 def read_recipe(path: Path) -> tuple[Selection, Mapping[str, str]]:

@@ -56,14 +56,19 @@ def read_project(recipe: Path, selection: Selection) -> Copied:
         InputError: a folder is not there, or holds what cannot be copied.
 
     """
-    copies = selection.recipe.copies
-    if not copies:
+    copies, package = selection.recipe.copies, selection.recipe.package
+    if not copies and not package:
         return Copied()
     folders = [
         project.find(recipe.parent, copy.source, selection.places.of("copy", number, "from"))
         for number, copy in enumerate(copies)
     ]
     listings = [project.read(folder) for folder in folders]
+    own = (
+        project.read(project.find(recipe.parent, package.source, selection.places.of("project")))
+        if package
+        else None
+    )
     commits = [_commit(folder, listing) for folder, listing in zip(folders, listings, strict=True)]
     commit = next((name for name, _ in commits if name), "")
     changed = tuple(
@@ -74,6 +79,7 @@ def read_project(recipe: Path, selection: Selection) -> Copied:
     return Copied(
         project=Project(
             checksums=tuple(listing.checksum for listing in listings),
+            package=own.checksum if own else "",
             revision=f"{commit}-dirty" if commit and changed else commit,
         ),
         files=sum(file.kind != "dir" for listing in listings for file in listing.files),
