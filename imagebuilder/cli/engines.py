@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DockerBuild:
-    """Where an image of the docker engine goes, how it is shown, and the folder of its recipe."""
+    """Where to put an image of the docker engine, how to show it, and the folder of its recipe."""
 
     load: bool
     output: Path | None

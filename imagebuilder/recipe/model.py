@@ -305,8 +305,8 @@ class Recipe(Strict):
     project: Annotated[
         PackageKey | None,
         Field(
-            description="A package of your own, which is built into a wheel and becomes a layer: the folder with "
-            "its pyproject.toml, or `{from: .., extras: [train]}`."
+            description="A package of your own, built into a wheel that becomes a layer: the folder with its "
+            "pyproject.toml, or `{from: .., extras: [train]}`."
         ),
     ] = None
     workdir: Annotated[

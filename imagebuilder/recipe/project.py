@@ -100,8 +100,8 @@ class Copy(Strict):
 class OwnPackage(Strict):
     """A package of your own: the folder with its pyproject.toml, and what of its extras the image needs.
 
-    Its build backend makes a wheel without a network, which becomes a layer; what it depends on is locked as the
-    packages under `pip:` are.
+    Its build backend makes a wheel without a network, which becomes a layer; what it depends on is locked as
+    the packages under `pip:` are.
     """
 
     source: Annotated[

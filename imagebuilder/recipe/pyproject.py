@@ -59,7 +59,7 @@ def read(folder: Path, source: str, place: str) -> Package:
         raise InputError(
             f"`{printable(source)}` has a setup.py and no {NAME}",
             where=place,
-            hint=f"write a {NAME} with [build-system] (requires, build-backend) and [project] (name) beside it",
+            hint=f"write a {NAME} beside it, with [build-system] (requires, build-backend) and [project]",
         ) from None
     try:
         data = file.toml()

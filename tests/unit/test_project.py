@@ -53,8 +53,8 @@ def layer_of(folder: Path, target: str = "/workspace", user: User = TRAINER) -> 
     return ProjectLayer(source="src", target=target, checksum=project.read(folder).checksum, user=user)
 
 
-def built(folder: Path, store: Store, **changes: str) -> LayerRecord:
-    return project.build_project_layer(layer_of(folder, **changes), folder, store, no_advance)
+def built(folder: Path, store: Store, target: str = "/workspace") -> LayerRecord:
+    return project.build_project_layer(layer_of(folder, target), folder, store, no_advance)
 
 
 def members(record: LayerRecord, store: Store) -> list[tarfile.TarInfo]:
@@ -291,16 +291,13 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(
 def test_a_folder_that_changed_since_it_was_planned_is_not_built(folder: Path, store: Store) -> None:
     layer = layer_of(folder)
     (folder / "train.py").write_text("print('ho')\n")
-    for make in (
-        lambda: project.build_project_layer(layer, folder, store, no_advance),
-        lambda: project.write_folder(layer, folder, store.root / "output"),
-    ):
-        with pytest.raises(BuildError) as caught:
-            make()
-        assert str(caught.value) == (
-            "your files: src -> /workspace: files changed while the image was built\n  -> build it again"
-        )
-        store.root.mkdir(exist_ok=True)
+    message = "your files: src -> /workspace: files changed while the image was built\n  -> build it again"
+    with pytest.raises(BuildError) as caught:
+        project.build_project_layer(layer, folder, store, no_advance)
+    assert str(caught.value) == message
+    with pytest.raises(BuildError) as caught:
+        project.write_folder(layer, folder, folder.parent / "output")
+    assert str(caught.value) == message
 
 
 def test_a_user_id_that_no_header_holds_is_refused(folder: Path, store: Store) -> None:
@@ -429,12 +426,22 @@ def test_nothing_that_a_repository_says_is_run(repository: Path, recipe: Path, f
     assert not (repository / "sprung").exists()
 
 
+def as_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+def as_link(folder: Path) -> None:
+    folder.rename(folder.parent / "x")
+    folder.symlink_to("x")
+
+
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
         (shutil.rmtree, "`SRC` cannot be read: No such file or directory"),
-        (lambda src: (shutil.rmtree(src), src.write_text("")), "`SRC` is not a folder"),
-        (lambda src: (src.rename(src.parent / "x"), src.symlink_to("x")), "`SRC` is a link"),
+        (as_file, "`SRC` is not a folder"),
+        (as_link, "`SRC` is a link"),
     ],
 )
 def test_check_looks_at_the_folders(recipe: Path, break_it: Callable[[Path], object], message: str) -> None:
