@@ -40,6 +40,8 @@ Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_len
 # Texts that a base image brings: each is one line, since they are written into Dockerfiles too.
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=255)]
 Printed = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=32_768)]
+# Of the user's own package: they go to uv, a line each.
+Requirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9][^\x00-\x1f\x7f#@\\]*$", max_length=500)]
 PoolPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](?:/?[A-Za-z0-9_+~%:-][A-Za-z0-9._+~%:-]*)*$")]
 
 
@@ -189,13 +191,15 @@ class ProjectBuild(Strict):
 
     Attributes:
         name: of the project, whose own files and version are not in the lock.
-        requires: what its [build-system] asks for.
+        requires: what its [build-system] asks for, sorted.
+        needs: what it depends on, sorted, with markers; those are among the lock's own wheels.
         wheels: that, and what it brings in.
 
     """
 
     name: WheelName
-    requires: tuple[Printed, ...]
+    requires: tuple[Requirement, ...]
+    needs: tuple[Requirement, ...]
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
 
 

@@ -21,7 +21,7 @@ So all that recipe and catalog decide is worked out again, and compared. What ho
 | `debs[].archive` | the archives of the base and of the catalog |
 | a package more, or one less | METADATA and control files at the build (`closure`, `layers.system.debs`) |
 | `builds` | components that the recipe compiles, their requests in the catalog |
-| `project.name`, `requires` | the project's pyproject.toml |
+| `project.name`, `requires`, `needs` | the pyproject.toml of the user's package |
 | `project.wheels` | its build requirements; METADATA at the build (`closure`) |
 | `layers[].key` | keys of the plan; its digest by the bytes, its diffID by `build --verify` |
 | `sha256`, `size` | the bytes: here the lock decides. An index or archive must offer them under that name |
@@ -280,9 +280,9 @@ def _project(lock: Lock, wanted: Request) -> Problems:
         if asked is not None:
             yield "project", f"is missing, and the recipe's project is {asked.name}"
         return
-    for key, value, own in (("name", has.name, asked.name), ("requires", has.requires, asked.requires)):
-        if value != own:
-            yield f"project.{key}", "is not what the project's pyproject.toml says"
+    for key in ("name", "requires", "needs"):
+        if getattr(has, key) != getattr(asked, key):
+            yield f"project.{key}", "is not what the pyproject.toml of your package says"
     yield from _required("project.wheels", has.wheels, asked.requires, lock)
     yield from _components("project.wheels", has.wheels, {})
 

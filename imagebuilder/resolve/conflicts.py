@@ -168,15 +168,16 @@ def parties(request: Request) -> tuple[Party, ...]:
     owners = {canonicalize_name(package): component for package, component in request.owners}
     for requirement in request.requirements:
         package = canonicalize_name(Requirement(requirement).name)
+        place = "" if requirement in request.pip else request.own_places.get(requirement, "")
         path: tuple[str | int, ...] = (
             ("pip", request.pip.index(requirement))
             if requirement in request.pip
-            else ("pins", owners[package])
+            else ("pins", owners.get(package, ""))
         )
         found.append(
             Party(
-                where=request.places.of(*path),
-                key=dotted_path(path),
+                where=place or request.places.of(*path),
+                key=place or dotted_path(path),
                 label=f"`{requirement}`",
                 package=package,
                 requirement=requirement,

@@ -189,7 +189,7 @@ def _project(
             where=wanted.places.of("project"),
             hint="change `requires` of [build-system] in its pyproject.toml",
         ) from error
-    return ProjectBuild(name=asked.name, requires=asked.requires, wheels=wheels)
+    return ProjectBuild(name=asked.name, requires=asked.requires, needs=asked.needs, wheels=wheels)
 
 
 def _own_name(wanted: Request, wheels: Sequence[Wheel]) -> list[Problem]:

@@ -64,11 +64,22 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectRequest:
-    """What is asked for the user's project: its name, what [build-system] requires, and the extras of it."""
+    """What is asked for the user's own package.
+
+    Attributes:
+        name: of the package.
+        requires: what it is built with.
+        needs: what it depends on, as its file has it.
+        counted: those of them that count on the platform, without markers, and where each stands.
+        extras: of it that the image has.
+
+    """
 
     name: str
     requires: tuple[str, ...]
-    extras: tuple[str, ...]
+    needs: tuple[str, ...]
+    counted: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    extras: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +152,11 @@ class Request:
         """Tell where the recipe's keys stand."""
         return self.selection.places
 
+    @property
+    def own_places(self) -> dict[str, str]:
+        """File and line of each requirement of the user's own package."""
+        return dict(self.project.counted) if self.project else {}
+
     def place_of(self, mirrored: Mirrored) -> str:
         """Name the place of the key that asks for a Debian package of what is loaded from a wheel."""
         if mirrored.place.startswith("pins."):
@@ -172,6 +188,8 @@ class Request:
         for key in ("sections", "builds", "mirrored", "project"):
             if not asked[key]:
                 del asked[key]
+        if self.project:
+            asked["project"] = [self.project.name, self.project.requires, self.project.needs]
         text = json.dumps(asked, sort_keys=True, default=dataclasses.asdict)
         return hashlib.sha256(f"{self.selection.recipe.checksum()}\n{text}".encode()).hexdigest()
 
@@ -180,6 +198,8 @@ def request(selection: Selection, platform: str = "") -> Request:
     """Put recipe and catalog together, for one platform of the recipe's; without a name for its first."""
     recipe, parts = selection.recipe, selection.parts
     wheel_pins, deb_pins, packages, requirements = [], [], set(recipe.apt), list(recipe.pip)
+    project = _project(selection, platform or recipe.platforms[0])
+    requirements += [text for text, _ in project.counted] if project else []
     owners: dict[str, str] = {}
     for part in parts:
         name, provider, version = part.component.name, part.provider, part.pin
@@ -209,16 +229,31 @@ def request(selection: Selection, platform: str = "") -> Request:
         sections=tuple(sorted({section for part in parts for section in part.provider.sections})),
         builds=_builds(selection),
         mirrored=tuple(_mirrored(selection)),
-        project=_project(selection),
+        project=project,
         selection=selection,
     )
 
 
-def _project(selection: Selection) -> ProjectRequest | None:
+def _project(selection: Selection, platform: str) -> ProjectRequest | None:
     asked, package = selection.recipe.package, selection.package
     if asked is None or package is None:
         return None
-    return ProjectRequest(name=package.name, requires=package.requires, extras=asked.extras)
+    from imagebuilder.resolve.agreement import counts, environment  # late: it imports this module
+
+    variables = environment(selection.recipe.python_minor, platforms.architecture(platform))
+    counted: dict[str, str] = {}
+    for item in package.needs:
+        found = Requirement(item.requirement)
+        if counts(found, variables):
+            found.marker = None
+            counted.setdefault(str(found), item.place)
+    return ProjectRequest(
+        name=package.name,
+        requires=package.requires,
+        needs=tuple(sorted({item.requirement for item in package.needs})),
+        counted=tuple(counted.items()),
+        extras=asked.extras,
+    )
 
 
 def _builds(selection: Selection) -> tuple[BuildRequest, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,15 +85,45 @@ def _has_files(selection: Selection) -> bool:
     return bool(selection.recipe.copies or selection.recipe.package)
 
 
-def read_recipe(path: Path) -> tuple[Selection, Mapping[str, str]]:
-    """Read a recipe, choose its components, and give the checksum that each platform's lock must carry."""
-    selection = catalog.select(*recipes.read(path, catalog.names()))
+def _with_package(selection: Selection, folder: Path, recorded: LockFile | None = None) -> Selection:
+    """Read what the user's package says of itself; where its files are not at hand, the lock says it."""
+    asked = selection.recipe.package
+    if asked is None:
+        return selection
+    # Late: most recipes have none.
+    from imagebuilder.layers.project import find
+    from imagebuilder.recipe import pyproject
+
+    if recorded is not None:
+        found = next((section.project for section in recorded.sections if section.project), None)
+        return (
+            selection
+            if found is None
+            else replace(selection, package=pyproject.recorded(found.name, found.requires, found.needs))
+        )
+    place = selection.places.of("project")
+    return replace(selection, package=pyproject.read(find(folder, asked.source, place), asked, place))
+
+
+def read_recipe(path: Path, recorded: LockFile | None = None) -> tuple[Selection, Mapping[str, str]]:
+    """Read a recipe, choose its components, and give the checksum that each platform's lock must carry.
+
+    Args:
+        path: the recipe.
+        recorded: the lock that came with a recipe without the user's files: it says what these asked for.
+
+    Raises:
+        InputError: the recipe or the pyproject.toml of the user's package is wrong.
+
+    """
+    selection = _with_package(catalog.select(*recipes.read(path, catalog.names())), path.parent, recorded)
     return selection, {name: request(selection, name).checksum() for name in selection.recipe.platforms}
 
 
 def read_request(path: Path, platform: str) -> Request:
-    """Read what a recipe asks of the resolvers, for one of its platforms."""
-    return request(catalog.select(recipes.load(path, catalog.names())), platform)
+    """Read what a recipe that came with an image and its lock asks of the resolvers, for one platform."""
+    selection, _ = read_recipe(path, lockfile.read(locks.path_for(path)))
+    return request(selection, platform)
 
 
 def check_recipe(path: Path, *, locked: bool = False) -> None:
@@ -114,22 +144,27 @@ def check_recipe(path: Path, *, locked: bool = False) -> None:
         return
     selection, _ = read_recipe(path)
     limits.require(selection, {})
-    if selection.recipe.copies:
+    if _has_files(selection):
         from imagebuilder.workflow.project import read_project
 
         read_project(path, selection)
 
 
-def read_locks(path: Path) -> LockedRecipe:
+def read_locks(path: Path, *, travelled: bool = False) -> LockedRecipe:
     """Read a recipe and its locks, and choose the recipe's components.
+
+    Args:
+        path: the recipe.
+        travelled: whether both came with an image, and so without the user's own files.
 
     Raises:
         InputError: a file is wrong.
         LockError: there is no lock, it is out of step, or it is not what the recipe asks for.
 
     """
-    selection, inputs = read_recipe(path)
-    file = lockfile.read(locks.path_for(path))
+    place = locks.path_for(path)
+    selection, inputs = read_recipe(path, lockfile.read(place) if travelled else None)
+    file = lockfile.read(place)
     lockfile.require_in_step(file, inputs, path)
     require_agreement(selection, file, path)
     for section in file.sections:
@@ -156,7 +191,7 @@ def require_agreement(selection: Selection, file: LockFile, path: Path) -> None:
 
 
 def read_plans(
-    path: Path, platform: str = "", project: Project | None = None
+    path: Path, platform: str = "", project: Project | None = None, *, travelled: bool = False
 ) -> tuple[tuple[Lock, Plan], ...]:
     """Read a recipe and its locks, and lay out the image of each platform, or of the one that is named.
 
@@ -164,16 +199,19 @@ def read_plans(
         path: the recipe.
         platform: its name; "" for all.
         project: the user's own files, where they are known; else they are read.
+        travelled: whether recipe and lock came with an image.
 
     Raises:
         InputError: a file is wrong, or the recipe is not for that platform.
         LockError: there is no lock, or it is out of step.
 
     """
-    return read_locks(path).plans(platform, project)
+    return read_locks(path, travelled=travelled).plans(platform, project)
 
 
-def read_plan(path: Path, platform: str = "", project: Project | None = None) -> tuple[Lock, Plan]:
+def read_plan(
+    path: Path, platform: str = "", project: Project | None = None, *, travelled: bool = False
+) -> tuple[Lock, Plan]:
     """Read a recipe and its lock, and lay out the image for one platform: that of the recipe if it has one.
 
     Raises:
@@ -181,7 +219,7 @@ def read_plan(path: Path, platform: str = "", project: Project | None = None) ->
         LockError: there is no lock, or it is out of step.
 
     """
-    found = read_plans(path, platform, project)
+    found = read_plans(path, platform, project, travelled=travelled)
     if len(found) > 1:
         names = " or ".join(plan.platform for _, plan in found)
         raise InputError(

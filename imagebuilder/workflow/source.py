@@ -43,7 +43,7 @@ class RecipeSource:
 
         """
         with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
-            return read_plan(self._write(Path(name)), platform, project)
+            return read_plan(self._write(Path(name)), platform, project, travelled=True)
 
     def request(self, platform: str) -> Request:
         """Read what the recipe asks of the resolvers, for one platform.
@@ -64,7 +64,7 @@ class RecipeSource:
 
         """
         with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
-            read = read_locks(self._write(Path(name)))
+            read = read_locks(self._write(Path(name)), travelled=True)
             return index_tags(read.selection, read.file)
 
     def not_secret(self) -> tuple[NotSecret, ...]:
