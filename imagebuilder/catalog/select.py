@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -16,7 +17,7 @@ from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.recipe import Places, Recipe
 
 if TYPE_CHECKING:
-    from imagebuilder.recipe.pyproject import Package
+    from imagebuilder.recipe.requirements import FileDemands, Package
 
 VENV = "/opt/venv"
 _SITE = VENV + "/lib/python{python}/site-packages"
@@ -86,7 +87,8 @@ class Selection:
         components: the whole catalog, by name.
         parts: the components of the image, each with its chosen provider; sorted by name.
         places: the places of the recipe's keys, for messages.
-        package: what the user's own package says of its build, where the recipe has one.
+        demands: what the recipe's requirement files ask for, by platform.
+        package: the name and the build requirements of the user's own package, where the recipe has one.
 
     """
 
@@ -94,6 +96,7 @@ class Selection:
     components: Mapping[str, Component]
     parts: tuple[Part, ...]
     places: Places
+    demands: Mapping[str, tuple[FileDemands, ...]] = field(default_factory=dict)
     package: Package | None = None
 
     @property
@@ -121,12 +124,17 @@ class Selection:
         return _chosen(replace(self, recipe=recipe, parts=()))
 
 
-def select(recipe: Recipe, places: Places | None = None) -> Selection:
+def select(
+    recipe: Recipe,
+    places: Places | None = None,
+    demands: Mapping[str, tuple[FileDemands, ...]] = MappingProxyType({}),
+) -> Selection:
     """Choose a provider for every component of the recipe.
 
     Args:
         recipe: the recipe.
         places: the places of its keys; None for a recipe that was not read from a file.
+        demands: what its requirement files ask for, by platform.
 
     Raises:
         ConflictError: some components are needed but not pinned, not available, or exclude each other. All
@@ -134,7 +142,7 @@ def select(recipe: Recipe, places: Places | None = None) -> Selection:
 
     """
     places = places or Places(recipe=recipe.name)
-    return _chosen(Selection(recipe=recipe, components=load(), parts=(), places=places))
+    return _chosen(Selection(recipe=recipe, components=load(), parts=(), places=places, demands=demands))
 
 
 def _chosen(asked: Selection) -> Selection:

@@ -28,8 +28,7 @@ from imagebuilder.layers.wheels.file import listed, opened
 from imagebuilder.layers.wheels.layer import build_wheel_layer
 from imagebuilder.lock.model import Wheel
 from imagebuilder.plan import PackageLayer, WheelLayer
-from imagebuilder.recipe import pyproject
-from imagebuilder.recipe.project import OwnPackage
+from imagebuilder.recipe.requirements import read_package
 from imagebuilder.store import LayerRecord, Store, check_bytes, explained
 
 # What a backend gets: a project of Python takes a second or two, and an emulator a hundred times as long.
@@ -205,7 +204,7 @@ def _require_own(layer: PackageLayer, source: Path, wheel: Path) -> None:
         raise BuildError(
             f"what the backend made is not called as a wheel: {printable(str(error))}", where=str(source)
         ) from None
-    wanted = pyproject.read(source, OwnPackage.model_validate({"from": "."}), str(source)).version
+    wanted = read_package(source, "pyproject.toml", str(source)).version
     if name != layer.name or (wanted and version != Version(wanted)):
         raise BuildError(
             f"the backend made a wheel of {name} {version}, and pyproject.toml is of "

@@ -192,14 +192,12 @@ class ProjectBuild(Strict):
     Attributes:
         name: of the project, whose own files and version are not in the lock.
         requires: what its [build-system] asks for, sorted.
-        needs: what it depends on, sorted, with markers; those are among the lock's own wheels.
         wheels: that, and what it brings in.
 
     """
 
     name: WheelName
     requires: tuple[Requirement, ...]
-    needs: tuple[Requirement, ...]
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
 
 
@@ -232,6 +230,21 @@ class Override(Strict):
     contradicts: tuple[str, ...]
 
 
+class RequirementSet(Strict):
+    """What one requirement file of the recipe asked for when it was locked.
+
+    Attributes:
+        file: as the recipe names it.
+        asked: requirements that count on this platform, sorted, without markers.
+        limits: hash of its constraints and of the file hashes that it allows; empty where it has none.
+
+    """
+
+    file: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=1000)]
+    asked: Annotated[tuple[Annotated[str, Field(max_length=2000)], ...], FailFast()]
+    limits: Sha256 | Literal[""] = ""
+
+
 class Lock(Strict):
     """All that a build for one platform needs to know about bytes.
 
@@ -244,6 +257,7 @@ class Lock(Strict):
         python: major.minor.
         pins: component and full version, of every component in the image.
         packages: the Debian packages that were asked for; `debs` are these and what they need.
+        requirements: what the recipe's requirement files asked for.
         overrides: pins forced against metadata.
         wheels, debs: sorted by name.
         builds: components that are compiled, each after those that it is compiled against.
@@ -260,6 +274,7 @@ class Lock(Strict):
     python: Version
     pins: dict[DebName, Version]
     packages: tuple[str, ...]
+    requirements: Annotated[tuple[RequirementSet, ...], FailFast()] = ()
     overrides: tuple[Override, ...] = ()
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
     debs: Annotated[tuple[Deb, ...], FailFast()]
@@ -326,11 +341,11 @@ def path_for(recipe: Path) -> Path:
 def rows(lock: Lock, *, leave_out: Collection[str] = ()) -> list[str]:
     """Write each field of a lock as `"key": value`, in the order of the model, a package a line.
 
-    `builds`, `image`, `layers` and `project` are written only where the lock has them.
+    `builds`, `image`, `layers`, `project` and `requirements` are written only where the lock has them.
     """
     written = []
     for key, value in lock.model_dump(mode="json", exclude=set(leave_out)).items():
-        if key in ("builds", "image", "layers", "project") and not value:
+        if key in ("builds", "image", "layers", "project", "requirements") and not value:
             continue
         if key == "builds":
             builds = ",\n".join(f"  {_dump_build(row)}" for row in value)

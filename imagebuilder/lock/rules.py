@@ -20,6 +20,7 @@ from packaging.utils import (
 )
 
 from imagebuilder.core import platforms, wheeltags
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import LockError, Problem
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.model import BaseImage, Build, Deb, Lock, ProjectBuild, Source, Wheel
@@ -58,6 +59,7 @@ def _problems(lock: Lock) -> Problems:
     yield from _sorted("wheels", [wheel.name for wheel in lock.wheels])
     yield from _sorted("debs", [deb.name for deb in lock.debs])
     yield from _sorted("packages", lock.packages)
+    yield from _requirements(lock)
     yield from _once("overrides", [item.pin for item in lock.overrides])
     yield from _once("builds", [build.component for build in lock.builds])
     yield from _once("layers", [layer.key for layer in lock.layers])
@@ -84,6 +86,21 @@ def _head(lock: Lock) -> Problems:
         texts = (item.pin, item.wanted, item.locked, *item.contradicts)
         if not all(_LINE.fullmatch(text) for text in texts):
             yield f"overrides[{number}]", "holds text that is not one line"
+
+
+def _requirements(lock: Lock) -> Problems:
+    """Check that requirements are written as the reader of requirement files writes them."""
+    if not lock.requirements:
+        return
+    from imagebuilder.recipe.requirements import is_normal  # late: few recipes have such files
+
+    yield from _once("requirements", [item.file for item in lock.requirements])
+    for number, item in enumerate(lock.requirements):
+        key = f"requirements[{number}].asked"
+        yield from _sorted(key, item.asked)
+        for text in item.asked:
+            if not is_normal(text):
+                yield key, f"`{printable(text)}` is not a requirement in normal form"
 
 
 def _once(key: str, names: Sequence[str]) -> Problems:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import re
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,7 @@ _DRIVER = re.compile(r"[0-9]{3}(?:\.[0-9]{1,3}){1,2}")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST_PATH = 1_000
 # Keys that change nothing in a lock.
 _NOT_RESOLVED = ("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command")
 
@@ -70,6 +72,32 @@ def _requirement(value: str) -> str:
             f"`{parsed.name}` is requested by URL",
             "give a version instead: locks name files by checksum, never by URL "
             "(put a wheel of your own into a wheel folder, see docs/how-to/site.md)",
+        )
+    return value
+
+
+def kind_of_file(path: str) -> str:
+    """Tell the format of a requirement file by its name, as the format's usual name; "" for any other."""
+    name = path.rpartition("/")[2]
+    if name in {"pyproject.toml", "uv.lock"}:
+        return name
+    if re.fullmatch(r"pylock(?:\.[^.]+)?\.toml", name):  # PEP 751, "File Name"
+        return "pylock.toml"
+    return "requirements.txt" if name.endswith((".txt", ".in")) else ""
+
+
+def _requirement_path(value: str) -> str:
+    shown = yamlfile.printable(value)
+    if value.startswith(("/", "~")) or "\0" in value or not value.isprintable() or len(value) > _LONGEST_PATH:
+        raise yamlfile.Invalid(
+            f"`{shown}` is not a relative path",
+            'write it relative to the recipe\'s folder: "../pyproject.toml"',
+        )
+    if not kind_of_file(value):
+        raise yamlfile.Invalid(
+            f"`{shown}` is not a requirement file by its name",
+            "requirements.txt (or another NAME.txt, NAME.in), pyproject.toml, uv.lock or pylock.toml; "
+            "other tools can export one of these; a package itself goes under `pip:`",
         )
     return value
 
@@ -223,6 +251,42 @@ def _kind_of_base(value: object) -> str:
     return "<image>" if isinstance(value, (dict, RegistryImage)) else "<suite>"
 
 
+RequirementPath = Annotated[str, AfterValidator(_requirement_path)]
+
+
+class RequirementFile(Strict):
+    """A file that says what a project requires, with the extras and groups of it that the image needs."""
+
+    file: Annotated[RequirementPath, Field(description="Its path from the recipe's folder.")]
+    extras: Annotated[tuple[str, ...], Field(description="Names of the project's extras.")] = ()
+    groups: Annotated[tuple[str, ...], Field(description="Names of its dependency groups.")] = ()
+
+    @model_validator(mode="after")
+    def _has_extras(self) -> RequirementFile:
+        if (self.extras or self.groups) and kind_of_file(self.file) == "requirements.txt":
+            raise yamlfile.Invalid(
+                f"`{yamlfile.printable(self.file)}` has no extras or groups",
+                "name it alone; pyproject.toml, uv.lock and pylock.toml can have them",
+            )
+        return self
+
+
+def _kind_of_entry(value: object) -> str:
+    return "<file>" if isinstance(value, (dict, RequirementFile)) else "<path>"
+
+
+def _each_once(
+    values: tuple[str | RequirementFile, ...],
+) -> tuple[str | RequirementFile, ...]:
+    files = [value if isinstance(value, str) else value.file for value in values]
+    for file in files:
+        if files.count(file) > 1:
+            raise yamlfile.Invalid(
+                f"`{yamlfile.printable(file)}` is listed twice", "keep one, with all extras and groups"
+            )
+    return values
+
+
 class Recipe(Strict):
     """One image: a base, a Python, pinned components, and other packages and settings."""
 
@@ -290,6 +354,22 @@ class Recipe(Strict):
         tuple[Annotated[str, AfterValidator(_requirement)], ...],
         Field(description="More Python packages, as requirements."),
     ] = ()
+    requirements: Annotated[
+        tuple[
+            Annotated[
+                Annotated[RequirementPath, Tag("<path>")] | Annotated[RequirementFile, Tag("<file>")],
+                Discriminator(_kind_of_entry),
+            ],
+            ...,
+        ],
+        AfterValidator(_each_once),
+        Field(
+            max_length=50,
+            description="Files that say what a project requires, by path from the recipe's folder: "
+            "requirements.txt, pyproject.toml, uv.lock or pylock.toml. Or `{file: ..., extras: [...], "
+            "groups: [...]}`. The versions and hashes in them hold.",
+        ),
+    ] = ()
     env: Annotated[
         dict[str, Text],
         Field(default_factory=dict, description="Variables of every process in the image. Never a secret."),
@@ -343,6 +423,16 @@ class Recipe(Strict):
         ),
     ] = ()
 
+    @model_validator(mode="after")
+    def _package_once(self) -> Recipe:
+        files = {posixpath.normpath(entry.file) for entry in self.requirement_files[: len(self.requirements)]}
+        if self.package and self.package.file in files:
+            raise yamlfile.Invalid(
+                f"`{self.package.file}` is under `requirements:`, and is read for `project:` in any case",
+                "remove it from `requirements:`; its extras and groups go under `project:`",
+            )
+        return self
+
     @property
     def distribution(self) -> str:
         """The base's distribution; "" for an image from a registry, where only the lock knows it."""
@@ -356,6 +446,22 @@ class Recipe(Strict):
     def image(self) -> RegistryImage | None:
         """The base if it comes from a registry, else None."""
         return None if isinstance(self.base, str) else self.base
+
+    @property
+    def requirement_files(self) -> tuple[RequirementFile, ...]:
+        """The entries of `requirements:`, each with its extras and groups; last the package's own file."""
+        package = self.package
+        return (
+            *(
+                RequirementFile(file=entry) if isinstance(entry, str) else entry
+                for entry in self.requirements
+            ),
+            *(
+                [RequirementFile(file=package.file, extras=package.extras, groups=package.groups)]
+                if package
+                else []
+            ),
+        )
 
     @property
     def python_minor(self) -> str:
@@ -387,7 +493,7 @@ class Recipe(Strict):
             },
         )
         # Keys that most recipes do not use count only if they are used.
-        for key in ("build", "devel", "providers", "project"):
+        for key in ("build", "devel", "providers", "requirements", "project"):
             if not asked[key]:
                 del asked[key]
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))

@@ -112,6 +112,11 @@ class OwnPackage(Strict):
     extras: Annotated[tuple[str, ...], Field(description="Names of its extras.")] = ()
     groups: Annotated[tuple[str, ...], Field(description="Names of its dependency groups.")] = ()
 
+    @property
+    def file(self) -> str:
+        """Path of its pyproject.toml from the recipe's folder."""
+        return posixpath.normpath(f"{self.source}/pyproject.toml")
+
 
 def _apart(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
     """Refuse folders of which one would write over another."""

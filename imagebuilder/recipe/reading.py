@@ -30,7 +30,6 @@ _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _RENAMES = {
     "apt_packages": "apt",
     "packages": "apt",
-    "requirements": "pip",
     "pip_packages": "pip",
     "environment": "env",
     "versions": "pins",

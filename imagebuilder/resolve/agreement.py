@@ -14,6 +14,7 @@ So all that recipe and catalog decide is worked out again, and compared. What ho
 | `image.packages`, `accounts`, `archives` | the layers of the base, at the build |
 | `pins` | computed from the packages, and within the recipe's pins |
 | `packages` | those that recipe and catalog ask for, each among the installed |
+| `requirements` | the requirement files; of an image that came without them, here the lock decides |
 | `overrides` | only pins that the recipe forces, with the versions that the lock has |
 | `wheels[].name`, `version`, `file` | each other (`lock.rules`), pins; METADATA at the build |
 | `wheels[].component` | requirements; those of METADATA at the build (`closure`) |
@@ -21,7 +22,7 @@ So all that recipe and catalog decide is worked out again, and compared. What ho
 | `debs[].archive` | the archives of the base and of the catalog |
 | a package more, or one less | METADATA and control files at the build (`closure`, `layers.system.debs`) |
 | `builds` | components that the recipe compiles, their requests in the catalog |
-| `project.name`, `requires`, `needs` | the pyproject.toml of the user's package |
+| `project.name`, `requires` | the pyproject.toml of the user's package |
 | `project.wheels` | its build requirements; METADATA at the build (`closure`) |
 | `layers[].key` | keys of the plan; its digest by the bytes, its diffID by `build --verify` |
 | `sha256`, `size` | the bytes: here the lock decides. An index or archive must offer them under that name |
@@ -45,7 +46,7 @@ from imagebuilder.debian import suites
 from imagebuilder.debian import versions as debversion
 from imagebuilder.errors import InputError, LockError, Problem
 from imagebuilder.lock import model as locks
-from imagebuilder.lock.model import Build, Lock, Wheel
+from imagebuilder.lock.model import Build, Lock, RequirementSet, Wheel
 from imagebuilder.recipe import Recipe
 from imagebuilder.resolve import archivepins, basefit, debpins
 from imagebuilder.resolve.request import ArchivePin, BuildRequest, Request, request
@@ -127,6 +128,7 @@ def _problems(selection: Selection, lock: Lock) -> Problems:
     yield from _pins(lock, wanted)
     yield from _packages(lock, wanted)
     yield from _archives(lock, wanted)
+    yield from _files(recipe, lock, wanted)
     yield from _required("wheels", lock.wheels, wanted.of_wheels, lock)
     yield from _components("wheels", lock.wheels, wanted.components)
     yield from _overrides(lock, wanted)
@@ -217,6 +219,31 @@ def _archives(lock: Lock, wanted: Request) -> Problems:
             yield f"debs[{number}].archive", f"neither the base nor a pin knows the archive {deb.archive}"
 
 
+def _files(recipe: Recipe, lock: Lock, wanted: Request) -> Problems:
+    """Compare what requirement files ask for, limit and allow with what the lock has."""
+    if [item.file for item in lock.requirements] != [entry.file for entry in recipe.requirement_files]:
+        yield "requirements", "does not list the requirement files of the recipe"
+    for number, (item, is_now) in enumerate(zip(lock.requirements, recorded(wanted), strict=False)):
+        if item != is_now:
+            yield f"requirements[{number}]", f"is not what {is_now.file} asks for"
+    for number, wheel in enumerate(lock.wheels):
+        for text in wanted.constraints:
+            limit = Requirement(text)
+            if limit.name == wheel.name and not limit.specifier.contains(wheel.version, prereleases=True):
+                place = wanted.from_files[text].place
+                yield f"wheels[{number}].version", f"is {wheel.version}, and {place} limits it: `{text}`"
+        for demand in wanted.hashed.get((wheel.name, wheel.version), ()):
+            if wheel.sha256 not in demand.hashes:
+                yield f"wheels[{number}].sha256", f"is not among the hashes of {demand.place}"
+
+
+def recorded(wanted: Request) -> tuple[RequirementSet, ...]:
+    """Return what a lock keeps of the requirement files."""
+    return tuple(
+        RequirementSet(file=item.file, asked=item.asked, limits=item.limits) for item in wanted.files
+    )
+
+
 def _required(key: str, wheels: Sequence[Wheel], requirements: Iterable[str], lock: Lock) -> Problems:
     """Find requirements that no wheel fulfils."""
     variables = environment(lock.python, lock.architecture)
@@ -280,7 +307,7 @@ def _project(lock: Lock, wanted: Request) -> Problems:
         if asked is not None:
             yield "project", f"is missing, and the recipe's project is {asked.name}"
         return
-    for key in ("name", "requires", "needs"):
+    for key in ("name", "requires"):
         if getattr(has, key) != getattr(asked, key):
             yield f"project.{key}", "is not what the pyproject.toml of your package says"
     yield from _required("project.wheels", has.wheels, asked.requires, lock)

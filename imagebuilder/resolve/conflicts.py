@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -24,6 +24,9 @@ from imagebuilder.errors import ConflictError, ImagebuilderError, Problem
 from imagebuilder.resolve import wheelfile
 from imagebuilder.resolve.request import Mirrored, Pinned, Request
 from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, files, solve
+
+if TYPE_CHECKING:
+    from imagebuilder.recipe.requirements import Demand
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ class Party:
     """One thing that the recipe asks for: a pin, or a requirement of `pip:` or of the catalog.
 
     `where` is its place for people, and `key` what the recipe calls it there: `pins.nccl`, `pip[0]`.
+    `in_file` marks a requirement of a requirement file: then both are the file and the line there.
     `by_apt` marks a Debian package of what something loads from a wheel. `advice` is how to ask for another
     version of it where no pin does; `{version}` stands for the one that works.
     """
@@ -51,6 +55,7 @@ class Party:
     package: str
     requirement: str
     pin: Pinned | None = None
+    in_file: bool = False
     by_apt: bool = False
     advice: str = ""
 
@@ -72,7 +77,7 @@ def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
     forced = _forced(request)
     problems: list[Problem] = []
     able = []
-    for party, version in zip(everyone, _parallel(lambda item: _alone(item, target), everyone), strict=True):
+    for party, version in zip(everyone, _each_alone(everyone, target), strict=True):
         if isinstance(version, UnsolvableError) and party.by_apt:
             # No wheel of that version is needed to tell that it is not the one that is loaded.
             able.append((party, str(Requirement(party.requirement).specifier).strip("=.*")))
@@ -168,22 +173,34 @@ def parties(request: Request) -> tuple[Party, ...]:
     owners = {canonicalize_name(package): component for package, component in request.owners}
     for requirement in request.requirements:
         package = canonicalize_name(Requirement(requirement).name)
-        place = "" if requirement in request.pip else request.own_places.get(requirement, "")
         path: tuple[str | int, ...] = (
             ("pip", request.pip.index(requirement))
             if requirement in request.pip
             else ("pins", owners.get(package, ""))
         )
+        demand = None if requirement in request.pip else request.from_files.get(requirement)
         found.append(
             Party(
-                where=place or request.places.of(*path),
-                key=place or dotted_path(path),
+                where=demand.place if demand else request.places.of(*path),
+                key=demand.place if demand else dotted_path(path),
                 label=f"`{requirement}`",
                 package=package,
                 requirement=requirement,
+                in_file=demand is not None,
             )
         )
-    return tuple(found)
+    return (*found, *(_of_constraint(request.from_files[text]) for text in request.constraints))
+
+
+def _of_constraint(demand: Demand) -> Party:
+    return Party(
+        where=demand.place,
+        key=demand.place,
+        label=f"the constraint `{demand.requirement}`",
+        package=demand.name,
+        requirement=demand.requirement,
+        in_file=True,
+    )
 
 
 def _of_package(mirrored: Mirrored, request: Request) -> Party:
@@ -204,6 +221,17 @@ def _of_package(mirrored: Mirrored, request: Request) -> Party:
         f'to keep it, pin it: `{pin.pin}: "{pin.value}"`, `providers: {{{pin.pin}: apt}}`, '
         f"and force it with `override: [{pin.pin}]`",
     )
+
+
+def _each_alone(everyone: Sequence[Party], target: Target) -> list[str | UnsolvableError]:
+    """Ask for each party by itself; for those of requirement files, which may be hundreds, first together."""
+    listed = _requirements(party for party in everyone if party.in_file)
+    together = _try(listed, (), target, dependencies=False) if listed else None
+
+    def ask(party: Party) -> str | UnsolvableError:
+        return together.versions[party.package] if together and party.in_file else _alone(party, target)
+
+    return _parallel(ask, everyone)
 
 
 def _alone(party: Party, target: Target) -> str | UnsolvableError:
@@ -328,7 +356,9 @@ def _clash(
         )
     works = solution.versions[party.package]
     same = [other for other in kept if other.package == party.package]
-    blockers = [f"{other.key} asks for {other.requirement}" for other in same]
+    blockers = [
+        f"{other.where if party.in_file else other.key} asks for {other.requirement}" for other in same
+    ]
     blockers += contradictions(party.package, version, solution, target)
     reason = "; ".join(blockers) or _reason(party, kept, forced, target)
     ways = []
@@ -354,7 +384,7 @@ def _idle_problem(
     root = canonicalize_name(loader.package)
     tree = solution.tree(root)
     version = solution.versions[root]
-    loaded = {pin.pin: sorted(_family(request.selection.components[pin.pin]) & tree) for pin in idle}
+    loaded = {pin.pin: sorted(family(request.selection.components[pin.pin]) & tree) for pin in idle}
     names = [name for found in loaded.values() for name in found]
     pins = ", ".join(f'{pin.pin} "{pin.value}" ({pin.package})' for pin in idle)
     needed = [canonicalize_name(pin.package) for pin in idle]
@@ -372,7 +402,7 @@ def _idle_problem(
     )
 
 
-def _family(component: Component) -> frozenset[str]:
+def family(component: Component) -> frozenset[str]:
     """Name all distributions that the catalog knows as providers of a component, whatever the recipe pins."""
     return frozenset(
         canonicalize_name(catalog.fill(provider.wheel, provider.when.get(component.name, "")))

@@ -138,6 +138,7 @@ def _make_lock(selection: Selection, site: Site, question: _Question) -> Lock:
         python=wanted.python,
         pins={},
         packages=wanted.packages,
+        requirements=agreement.recorded(wanted),
         overrides=(*overrides, *(basefit.overrides(selection, base.image) if base else ())),
         wheels=wheels,
         debs=debs,
@@ -189,7 +190,7 @@ def _project(
             where=wanted.places.of("project"),
             hint="change `requires` of [build-system] in its pyproject.toml",
         ) from error
-    return ProjectBuild(name=asked.name, requires=asked.requires, needs=asked.needs, wheels=wheels)
+    return ProjectBuild(name=asked.name, requires=asked.requires, wheels=wheels)
 
 
 def _own_name(wanted: Request, wheels: Sequence[Wheel]) -> list[Problem]:

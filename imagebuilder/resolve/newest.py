@@ -102,6 +102,7 @@ def _newest_loaded(wanted: Request, target: Target) -> Solution:
             *wanted.requirements,
         ),
         overrides=overrides,
+        constraints=wanted.constraints,
     )
     limits: list[str] = []
     for _ in range(_STEPS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,6 +17,9 @@ from imagebuilder.lock.model import Override, Wheel
 from imagebuilder.resolve import closure, conflicts, ownwheels, wheelfile
 from imagebuilder.resolve.request import Request
 from imagebuilder.resolve.uv import File, Question, Solution, Target, UnsolvableError, files, solve
+
+if TYPE_CHECKING:
+    from imagebuilder.recipe.requirements import Demand
 
 _PARALLEL = 8
 
@@ -47,6 +51,7 @@ def resolve_wheels(
     question = Question(
         requirements=request.of_wheels,
         overrides=tuple(pin.requirement for pin in forced),
+        constraints=request.constraints,
     )
     try:
         solution = _solve(request, question, target, _kept(request, keep, upgrade))
@@ -124,7 +129,7 @@ def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | No
     packages = {pin.pin: canonicalize_name(pin.package) for pin in request.wheel_pins}
     moving = {packages.get(name, canonicalize_name(name)) for name in upgrade or ()}
     kept = {wheel.name: wheel.version for wheel in keep if wheel.name not in moving}
-    for text in request.of_wheels:
+    for text in (*request.of_wheels, *request.constraints):
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         if name in kept and not requirement.specifier.contains(kept[name], prereleases=True):
@@ -162,7 +167,7 @@ def _solve_constrained(
 ) -> Solution | None:
     lines = tuple(f"{name}=={version}" for name, version in sorted(limits.items()))
     try:
-        solution = solve(replace(question, constraints=lines), target)
+        solution = solve(replace(question, constraints=(*question.constraints, *lines)), target)
     except UnsolvableError:
         return None
     return None if conflicts.idle_pins(request, solution) else solution
@@ -195,6 +200,21 @@ def _solve_loaded(request: Request, question: Question, target: Target) -> Solut
     return solution
 
 
+def _is_allowed(file: File, demands: Sequence[Demand], *, unknown: bool = True) -> bool:
+    """Tell whether requirement files allow a file; `unknown` if the index may leave its hash out."""
+    return all(file.sha256 in demand.hashes or (unknown and not file.sha256) for demand in demands)
+
+
+def _not_allowed(name: str, version: str, offered: Sequence[File], demands: Sequence[Demand]) -> Problem:
+    files = ", ".join(f"{file.name} (sha256:{file.sha256[:12]}...)" for file in offered[:3])
+    return Problem(
+        message=f"no file of {name} {version} has a hash that is allowed here: the index offers {files}",
+        where=" and ".join(demand.place for demand in demands),
+        hint="the index has other files than the ones that were locked; if they are right, "
+        "write the requirement file again",
+    )
+
+
 def _offered_files(versions: Sequence[tuple[str, str]], target: Target) -> dict[str, tuple[File, ...]]:
     try:
         return files(versions, target)
@@ -225,7 +245,12 @@ def _wheels(
     chosen: dict[str, File] = {}
     problems = []
     for name, version in sorted(solution.versions.items()):
-        candidates = ownwheels.first(offered.get(name, ()), target.site)
+        everything = ownwheels.first(offered.get(name, ()), target.site)
+        demands = request.hashed.get((name, str(Version(version))), ())
+        candidates = tuple(file for file in everything if _is_allowed(file, demands))
+        if everything and not candidates:
+            problems.append(_not_allowed(name, version, everything, demands))
+            continue
         # A file that was locked stays, even where a better one of the same version has appeared since.
         locked = next((file for file in candidates if file.sha256 in known), None)
         file = locked or wheelfile.best(candidates, target)
@@ -250,6 +275,17 @@ def _wheels(
     with session, ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
         sizes = pool.map(lambda file: wheelfile.measure(file, session), chosen.values())
         measured = dict(zip(chosen, sizes, strict=True))
+    problems = [
+        _not_allowed(name, solution.versions[name], (file,), demands)
+        for name, file in measured.items()
+        if not _is_allowed(
+            file,
+            demands := request.hashed.get((name, str(Version(solution.versions[name]))), ()),
+            unknown=False,
+        )
+    ]
+    if problems:
+        raise ConflictError.of(problems)
     owners = closure.owners(solution.versions, request.components, solution.tree)
     return tuple(
         Wheel(

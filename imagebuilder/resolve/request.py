@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -17,6 +18,9 @@ from imagebuilder.catalog import Selection
 from imagebuilder.core import platforms
 from imagebuilder.debian import versions
 from imagebuilder.recipe import Places
+
+if TYPE_CHECKING:
+    from imagebuilder.recipe.requirements import Demand, FileDemands
 
 # What Debian's source archives are packed with, besides gzip, which is essential.
 _UNPACKERS = frozenset({"xz-utils", "bzip2"})
@@ -64,21 +68,10 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectRequest:
-    """What is asked for the user's own package.
-
-    Attributes:
-        name: of the package.
-        requires: what it is built with.
-        needs: what it depends on, as its file has it.
-        counted: those of them that count on the platform, without markers, and where each stands.
-        extras: of it that the image has.
-
-    """
+    """The user's own package: its name, what it is built with, and the extras of it that the image has."""
 
     name: str
     requires: tuple[str, ...]
-    needs: tuple[str, ...]
-    counted: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     extras: tuple[str, ...] = ()
 
 
@@ -124,7 +117,8 @@ class Request:
         sections: sections of the archive besides those that every image uses, such as `non-free`.
         builds: what is compiled.
         mirrored: Debian packages of what pinned frameworks load from wheels.
-        project: the user's own, where the recipe has one.
+        files: what the recipe's requirement files ask for.
+        project: what the user's own package is built with, where the recipe has one.
         selection: what this was made from, for messages and the catalog's facts.
 
     """
@@ -144,6 +138,7 @@ class Request:
     sections: tuple[str, ...] = ()
     builds: tuple[BuildRequest, ...] = ()
     mirrored: tuple[Mirrored, ...] = ()
+    files: tuple[FileDemands, ...] = ()
     project: ProjectRequest | None = None
     selection: Selection = field(repr=False, compare=False)
 
@@ -151,11 +146,6 @@ class Request:
     def places(self) -> Places:
         """Tell where the recipe's keys stand."""
         return self.selection.places
-
-    @property
-    def own_places(self) -> dict[str, str]:
-        """File and line of each requirement of the user's own package."""
-        return dict(self.project.counted) if self.project else {}
 
     def place_of(self, mirrored: Mirrored) -> str:
         """Name the place of the key that asks for a Debian package of what is loaded from a wheel."""
@@ -167,13 +157,42 @@ class Request:
     def of_wheels(self) -> tuple[str, ...]:
         """List what the wheels have to fulfil: pins, what is asked for, and what Debian packages hold."""
         pins = (*self.wheel_pins, *(mirrored.wheel for mirrored in self.mirrored))
-        return (*(pin.requirement for pin in pins), *self.requirements)
+        return (*(pin.requirement for pin in pins), *filter(self.is_free, self.requirements))
+
+    def is_free(self, requirement: str) -> bool:
+        """Tell whether a requirement counts: one on a forced pin's package does not."""
+        names = {canonicalize_name(pin.package) for pin in self.forced}
+        return canonicalize_name(Requirement(requirement).name) not in names
 
     @property
     def forced(self) -> tuple[Pinned, ...]:
         """List the pins to force, by the wheel that each stands for, whoever provides it."""
         by_apt = (mirrored.wheel for mirrored in self.mirrored if mirrored.place.startswith("pins."))
         return tuple(pin for pin in (*self.wheel_pins, *by_apt) if pin.pin in self.overrides)
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The limits that requirement files set to packages which something else asks for."""
+        found = {demand.requirement for file in self.files for demand in file.demands if demand.constraint}
+        return tuple(sorted(filter(self.is_free, found)))
+
+    @property
+    def from_files(self) -> dict[str, Demand]:
+        """Return the first demand of a requirement file for each requirement in it."""
+        found: dict[str, Demand] = {}
+        for file in self.files:
+            for demand in file.demands:
+                found.setdefault(demand.requirement, demand)
+        return found
+
+    @property
+    def hashed(self) -> dict[tuple[str, str], tuple[Demand, ...]]:
+        """Return the demands that allow certain files alone, by name and version of the package."""
+        found: dict[tuple[str, str], tuple[Demand, ...]] = {}
+        for demand in (demand for file in self.files for demand in file.demands if demand.hashes):
+            key = (demand.name, str(demand.exact))
+            found[key] = (*found.get(key, ()), demand)
+        return found
 
     @property
     def components(self) -> dict[str, str]:
@@ -185,11 +204,10 @@ class Request:
         asked = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         del asked["selection"]  # the recipe has a checksum of its own, and the catalog is in the other fields
         # Fields that most recipes do not use count only where they are used.
-        for key in ("sections", "builds", "mirrored", "project"):
+        asked["files"] = [(file.file, file.asked, file.limits) for file in self.files]
+        for key in ("sections", "builds", "mirrored", "files", "project"):
             if not asked[key]:
                 del asked[key]
-        if self.project:
-            asked["project"] = [self.project.name, self.project.requires, self.project.needs]
         text = json.dumps(asked, sort_keys=True, default=dataclasses.asdict)
         return hashlib.sha256(f"{self.selection.recipe.checksum()}\n{text}".encode()).hexdigest()
 
@@ -198,8 +216,9 @@ def request(selection: Selection, platform: str = "") -> Request:
     """Put recipe and catalog together, for one platform of the recipe's; without a name for its first."""
     recipe, parts = selection.recipe, selection.parts
     wheel_pins, deb_pins, packages, requirements = [], [], set(recipe.apt), list(recipe.pip)
-    project = _project(selection, platform or recipe.platforms[0])
-    requirements += [text for text, _ in project.counted] if project else []
+    platform = platform or recipe.platforms[0]
+    files = selection.demands.get(platform, ())
+    requirements += [text for file in files for text in file.asked]
     owners: dict[str, str] = {}
     for part in parts:
         name, provider, version = part.component.name, part.provider, part.pin
@@ -217,7 +236,7 @@ def request(selection: Selection, platform: str = "") -> Request:
         recipe=recipe.name,
         distribution=recipe.distribution,
         suite=recipe.suite,
-        architecture=platforms.architecture(platform or recipe.platforms[0]),
+        architecture=platforms.architecture(platform),
         python=recipe.python_minor,
         wheel_pins=tuple(wheel_pins),
         requirements=tuple(sorted(set(requirements))),
@@ -229,31 +248,17 @@ def request(selection: Selection, platform: str = "") -> Request:
         sections=tuple(sorted({section for part in parts for section in part.provider.sections})),
         builds=_builds(selection),
         mirrored=tuple(_mirrored(selection)),
-        project=project,
+        files=files,
+        project=_project(selection),
         selection=selection,
     )
 
 
-def _project(selection: Selection, platform: str) -> ProjectRequest | None:
+def _project(selection: Selection) -> ProjectRequest | None:
     asked, package = selection.recipe.package, selection.package
     if asked is None or package is None:
         return None
-    from imagebuilder.resolve.agreement import counts, environment  # late: it imports this module
-
-    variables = environment(selection.recipe.python_minor, platforms.architecture(platform))
-    counted: dict[str, str] = {}
-    for item in package.needs:
-        found = Requirement(item.requirement)
-        if counts(found, variables):
-            found.marker = None
-            counted.setdefault(str(found), item.place)
-    return ProjectRequest(
-        name=package.name,
-        requires=package.requires,
-        needs=tuple(sorted({item.requirement for item in package.needs})),
-        counted=tuple(counted.items()),
-        extras=asked.extras,
-    )
+    return ProjectRequest(name=package.name, requires=package.requires, extras=asked.extras)
 
 
 def _builds(selection: Selection) -> tuple[BuildRequest, ...]:

@@ -20,7 +20,6 @@ from imagebuilder.workflow.plans import (
     read_plan,
     read_plans,
     read_recipe,
-    read_request,
     require_platform,
 )
 from imagebuilder.workflow.sides import side
@@ -42,7 +41,6 @@ __all__ = [
     "read_plan",
     "read_plans",
     "read_recipe",
-    "read_request",
     "require_in_step",
     "require_platform",
     "side",

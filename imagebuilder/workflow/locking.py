@@ -17,6 +17,8 @@ from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock
+from imagebuilder.resolve import filepins
+from imagebuilder.resolve.request import request
 from imagebuilder.store import Store
 from imagebuilder.workflow.plans import plan_of, read_locks, read_recipe, require_agreement
 
@@ -68,6 +70,8 @@ def update_lock(
     if made != previous:
         lockfile.write(made, lock_path)
     notes = dict.fromkeys(note for lock in made.sections for note in limits.notes(selection, lock.pins))
+    for name, lock in zip(made.platforms, made.sections, strict=True):
+        notes |= dict.fromkeys(filepins.notes(request(selection, name), lock))
     return LockUpdate(previous=previous, made=made, notes=tuple(notes))
 
 

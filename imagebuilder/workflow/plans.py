@@ -20,10 +20,12 @@ from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock
 from imagebuilder.plan import NO_PROJECT, Plan, Project
 from imagebuilder.plan.rootfs import image_files
-from imagebuilder.resolve import agreement
+from imagebuilder.recipe import Places, Recipe
+from imagebuilder.resolve import agreement, filepins
 from imagebuilder.resolve.request import Request, request
 
 if TYPE_CHECKING:
+    from imagebuilder.recipe.requirements import FileDemands, Package
     from imagebuilder.workflow.project import Copied
 
 
@@ -81,28 +83,8 @@ class LockedRecipe:
 
 
 def _has_files(selection: Selection) -> bool:
-    """Tell whether the image holds files of the user's own."""
+    """Return whether the image holds files of the user's own."""
     return bool(selection.recipe.copies or selection.recipe.package)
-
-
-def _with_package(selection: Selection, folder: Path, recorded: LockFile | None = None) -> Selection:
-    """Read what the user's package says of itself; where its files are not at hand, the lock says it."""
-    asked = selection.recipe.package
-    if asked is None:
-        return selection
-    # Late: most recipes have none.
-    from imagebuilder.layers.project import find
-    from imagebuilder.recipe import pyproject
-
-    if recorded is not None:
-        found = next((section.project for section in recorded.sections if section.project), None)
-        return (
-            selection
-            if found is None
-            else replace(selection, package=pyproject.recorded(found.name, found.requires, found.needs))
-        )
-    place = selection.places.of("project")
-    return replace(selection, package=pyproject.read(find(folder, asked.source, place), asked, place))
 
 
 def read_recipe(path: Path, recorded: LockFile | None = None) -> tuple[Selection, Mapping[str, str]]:
@@ -110,20 +92,57 @@ def read_recipe(path: Path, recorded: LockFile | None = None) -> tuple[Selection
 
     Args:
         path: the recipe.
-        recorded: the lock that came with a recipe without the user's files: it says what these asked for.
+        recorded: the lock that travelled with the recipe. What the user's own files asked for is then taken
+            from this lock, and no such file is opened: it would be a file of this host.
 
     Raises:
-        InputError: the recipe or the pyproject.toml of the user's package is wrong.
+        InputError: the recipe or a requirement file is wrong.
+        ConflictError: they contradict each other, as far as no index is needed to tell.
 
     """
-    selection = _with_package(catalog.select(*recipes.read(path, catalog.names())), path.parent, recorded)
-    return selection, {name: request(selection, name).checksum() for name in selection.recipe.platforms}
+    recipe, places = recipes.read(path, catalog.names())
+    selection = catalog.select(recipe, places, _demands(recipe, path.parent, places, recorded))
+    selection = replace(selection, package=_package(recipe, path.parent, places, recorded))
+    requests = {name: request(selection, name) for name in recipe.platforms}
+    filepins.require(requests.values())
+    return selection, {name: wanted.checksum() for name, wanted in requests.items()}
 
 
-def read_request(path: Path, platform: str) -> Request:
-    """Read what a recipe that came with an image and its lock asks of the resolvers, for one platform."""
-    selection, _ = read_recipe(path, lockfile.read(locks.path_for(path)))
-    return request(selection, platform)
+def _package(recipe: Recipe, folder: Path, places: Places, recorded: LockFile | None) -> Package | None:
+    if recipe.package is None:
+        return None
+    from imagebuilder.recipe import requirements  # late: most recipes have no package
+
+    if recorded is not None:
+        found = next((section.project for section in recorded.sections if section.project), None)
+        return requirements.Package(name=found.name, requires=found.requires) if found else None
+    return requirements.read_package(folder, recipe.package.file, places.of("project"))
+
+
+def _demands(
+    recipe: Recipe, folder: Path, places: Places, recorded: LockFile | None
+) -> Mapping[str, tuple[FileDemands, ...]]:
+    if not recipe.requirement_files:
+        return {}
+    from imagebuilder.recipe import requirements  # late: most recipes name no such file
+
+    if recorded is not None:
+        return {
+            name: tuple(
+                requirements.FileDemands.recorded(item.file, item.asked, item.limits)
+                for item in section.requirements
+            )
+            for name, section in zip(recorded.platforms, recorded.sections, strict=True)
+        }
+    return {
+        name: requirements.read(
+            recipe,
+            folder,
+            places,
+            agreement.environment(recipe.python_minor, platforms.architecture(name)),
+        )
+        for name in recipe.platforms
+    }
 
 
 def check_recipe(path: Path, *, locked: bool = False) -> None:
@@ -165,11 +184,33 @@ def read_locks(path: Path, *, travelled: bool = False) -> LockedRecipe:
     place = locks.path_for(path)
     selection, inputs = read_recipe(path, lockfile.read(place) if travelled else None)
     file = lockfile.read(place)
+    _require_same_files(selection, file, path)
     lockfile.require_in_step(file, inputs, path)
     require_agreement(selection, file, path)
     for section in file.sections:
         limits.require(selection, section.pins)
     return LockedRecipe(path=path, selection=selection, file=file)
+
+
+def _require_same_files(selection: Selection, file: LockFile, path: Path) -> None:
+    """Refuse locks that were made before a requirement file changed, and name the file."""
+    changed = {
+        now.file: None
+        for name, section in zip(file.platforms, file.sections, strict=True)
+        for now, then in zip(selection.demands.get(name, ()), section.requirements, strict=False)
+        if now.file == then.file and (now.asked, now.limits) != (then.asked, then.limits)
+    }
+    if changed:
+        raise LockError.of(
+            [
+                Problem(
+                    message=f"{name} asks for something else than when the recipe was locked",
+                    where=str(locks.path_for(path)),
+                    hint=f"run: imagebuilder lock {path}",
+                )
+                for name in changed
+            ]
+        )
 
 
 def require_agreement(selection: Selection, file: LockFile, path: Path) -> None:
@@ -199,7 +240,7 @@ def read_plans(
         path: the recipe.
         platform: its name; "" for all.
         project: the user's own files, where they are known; else they are read.
-        travelled: whether recipe and lock came with an image.
+        travelled: see `read_locks`.
 
     Raises:
         InputError: a file is wrong, or the recipe is not for that platform.

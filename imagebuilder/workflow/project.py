@@ -59,7 +59,9 @@ def read_project(recipe: Path, selection: Selection) -> Copied:
     copies, package = selection.recipe.copies, selection.recipe.package
     if not copies and not package:
         return Copied()
-    named = [(copy.source, ("copy", number, "from")) for number, copy in enumerate(copies)]
+    named: list[tuple[str, tuple[str | int, ...]]] = [
+        (copy.source, ("copy", number, "from")) for number, copy in enumerate(copies)
+    ]
     named += [(package.source, ("project",))] if package else []
     folders = [project.find(recipe.parent, source, selection.places.of(*key)) for source, key in named]
     listings = [project.read(folder) for folder in folders]

@@ -18,7 +18,7 @@ from imagebuilder.plan import NO_PROJECT, Plan, Project, index_tags
 from imagebuilder.recipe import NotSecret
 from imagebuilder.resolve.request import Request
 from imagebuilder.store import ImageRecord, Store
-from imagebuilder.workflow import named, read_locks, read_plan, read_request
+from imagebuilder.workflow import named, read_locks, read_plan
 
 _LIMIT = 32_000_000
 
@@ -53,7 +53,7 @@ class RecipeSource:
 
         """
         with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
-            return read_request(self._write(Path(name)), platform)
+            return read_locks(self._write(Path(name)), travelled=True).request(platform)
 
     def tags(self) -> tuple[str, ...]:
         """Name the tags of what joins the images of all platforms.

@@ -24,7 +24,7 @@ from imagebuilder.lock import model as locks
 from imagebuilder.lock.model import Deb, Lock, Wheel
 from imagebuilder.plan import Plan, render
 from imagebuilder.resolve import closure
-from imagebuilder.workflow import read_plan, read_request
+from imagebuilder.workflow import read_locks, read_plan
 from tests.fuzz.mutation import TOKENS
 
 # Fields that only a download can hold: whoever changes them has to offer the bytes under the same name.
@@ -193,7 +193,7 @@ class Judge:
             lock, plan = read_plan(path)
             recipe = case["recipe"]
             self._good[recipe] = (lock, self._image(plan))
-            asked = read_request(path, plan.platform).components
+            asked = read_locks(path).request(plan.platform).components
             direct = self._direct(path, plan.platform)
             self._requires[recipe] = _dependants(lock, asked, direct)
             wanted = {package.partition("=")[0] for package in lock.packages}
@@ -226,12 +226,12 @@ class Judge:
         return json.dumps([keys, str(plan.config), plan.tags, render.render(plan, self._template)])
 
     def _direct(self, path: Path, platform: str) -> frozenset[str]:
-        wanted = read_request(path, platform).of_wheels
+        wanted = read_locks(path).request(platform).of_wheels
         return frozenset(canonicalize_name(Requirement(text).name) for text in wanted)
 
     def _build(self, recipe: str, lock: Lock, path: Path, plan: Plan) -> None:
         """Do what a build does once it has the packages."""
-        asked = closure.of_image(read_request(path, plan.platform), lock)
+        asked = closure.of_image(read_locks(path).request(plan.platform), lock)
         graph = self._requires[recipe]
         requires = {
             wheel.name: tuple(

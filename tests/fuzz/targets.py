@@ -16,7 +16,7 @@ from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
 from imagebuilder.catalog import select
 from imagebuilder.core import yamlfile
-from imagebuilder.errors import InputError, RegistryError
+from imagebuilder.errors import ImagebuilderError, InputError, RegistryError
 from imagebuilder.host import site
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
@@ -25,8 +25,9 @@ from imagebuilder.publish.attest import licences, provenance, sbom
 from imagebuilder.publish.leaks import rules
 from imagebuilder.publish.leaks.layer import scan_layer
 from imagebuilder.publish.leaks.text import Search
+from imagebuilder.recipe import requirements
 from imagebuilder.registry import credentials, reader
-from imagebuilder.resolve import request, wheelfile
+from imagebuilder.resolve import agreement, request, wheelfile
 from imagebuilder.resolve.uv import File
 from imagebuilder.resolve.uv import Target as Platform
 from imagebuilder.smoke import report as reports
@@ -92,6 +93,35 @@ def recipe(_folder: Path) -> Iterator[Feed]:
         rootfs.image_files(loaded, plans.environment(select(loaded), locked))
 
     yield Feed(seeds=tuple(path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.yaml"))), run=run)
+
+
+@_target(lines)
+def requirement_file(_folder: Path) -> Iterator[Feed]:
+    """A file of each kind in turn: the same bytes are read as all four."""
+    cases = ROOT / "tests" / "cases" / "requirements"
+    seeds = tuple(
+        path.read_bytes()
+        for path in sorted(cases.rglob("*.bad"))
+        if path.name.startswith(("requirements", "pyproject", "uv", "pylock"))
+    )
+
+    def run(data: bytes, folder: Path) -> None:
+        problem: ImagebuilderError | None = None
+        for name in ("requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml"):
+            (folder / name).write_bytes(data)
+            entry = {"file": name} if name.endswith("txt") else {"file": name, "extras": ("viz",)}
+            fields = {"name": "x", "base": "debian:trixie", "python": "3.13", "requirements": (entry,)}
+            loaded = recipes.Recipe.model_validate(fields)
+            variables = agreement.environment("3.13", "amd64")
+            try:
+                found = requirements.read(loaded, folder, recipes.Places(recipe="x"), variables)
+                request.request(select(loaded, demands={"linux/amd64": found})).checksum()
+            except ImagebuilderError as error:
+                problem = error
+        if problem:
+            raise problem
+
+    yield Feed(seeds=seeds, run=run)
 
 
 @_target(json_document)
