@@ -69,7 +69,7 @@ def read(
     name = wanted.pinned or (previous.digest if previous else "") or tag
     try:
         found = pull.find(client, name, architecture)
-        layers = _layers(found)
+        layers = layers_of(found)
         fetch.fetch_layers(
             layers, client, store, advance=lambda _sha256, _count: None, finished=lambda _sha256: None
         )
@@ -130,7 +130,13 @@ def _broken(what: str) -> InputError:
     return InputError(f"its config cannot be used: {what}", hint="choose another image")
 
 
-def _layers(found: pull.Image) -> tuple[BaseLayer, ...]:
+def layers_of(found: pull.Image) -> tuple[BaseLayer, ...]:
+    """Check what an image says of its layers.
+
+    Raises:
+        InputError: they are too many, or what it says is not a digest.
+
+    """
     if len(found.layers) > _MOST_LAYERS:
         raise _broken(f"it has {len(found.layers)} layers, and at most {_MOST_LAYERS} can be built on")
     layers = []

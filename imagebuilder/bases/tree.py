@@ -146,6 +146,24 @@ def read(layers: Sequence[tuple[Path, str]], wanted: Wanted, where: str) -> Tree
     return tree
 
 
+def read_stream(stream: BinaryIO, wanted: Wanted, where: str) -> Tree:
+    """Read all files of an image from one tar, as an engine exports them.
+
+    Args:
+        stream: the tar, read once from its start to its end.
+        wanted: whose content to keep.
+        where: what the image is called, for messages.
+
+    Raises:
+        BuildError: it has what layers may not have: see the limits above.
+        tarfile.TarError: it is damaged; so are the other `tarstream.errors()`.
+
+    """
+    tree = Tree(name=where)
+    _Walker(tree).apply(stream, 0, wanted)
+    return tree
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """One path of a merged tar, as JSON lines carry it: what can tell whether it was changed later."""

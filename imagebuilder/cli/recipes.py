@@ -32,16 +32,48 @@ if TYPE_CHECKING:
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write.")] = Path(),
     recipe: Annotated[
-        str, typer.Option("--recipe", help="Which shipped recipe to start from.")
-    ] = "cuda12-torch",
+        str, typer.Option("--recipe", help="Which shipped recipe to start from. [default: cuda12-torch]")
+    ] = "",
+    image: Annotated[
+        str,
+        typer.Option(
+            "--from-image",
+            metavar="IMAGE",
+            help="Make it from what an image of the local engine, or of a registry, holds.",
+        ),
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    platform: Annotated[
+        str,
+        typer.Option("--platform", metavar="NAME", help="Of an image for several: which to read."),
+    ] = "",
+    site: SiteFile = None,
+    store: StoreFolder = None,
 ) -> None:
     """Write a recipe to start from. Adds its JSON Schema, for editors."""
-    from imagebuilder.recipe.init import copy_templates
+    from imagebuilder.recipe import init as starting
 
-    for path in copy_templates(folder, recipe, force=force):
-        out(f"wrote {path}")
-    out(f"next: imagebuilder build {folder / recipe}.yaml")
+    if recipe and image:
+        raise InputError(
+            "--recipe and --from-image exclude each other", where="imagebuilder init", hint="keep one of them"
+        )
+    notes = 0
+    if image:
+        from imagebuilder.workflow import adopt
+
+        name = adopt.name_of_image(image)
+        path = starting.place(folder, name, force=force)
+        draft = adopt.image(image, name, platform, site, open_store(store))
+        text, notes = draft.text(), len(draft.notes)
+    else:
+        name = recipe or "cuda12-torch"
+        text = starting.shipped(name)
+        path = starting.place(folder, name, force=force)
+    for written in starting.write(path, text):
+        out(f"wrote {written}")
+    if notes:
+        out(f"  its end says what was not carried over: {notes} note{'s' if notes > 1 else ''}")
+    out(f"next: imagebuilder {'lock' if image else 'build'} {path}")
 
 
 @app.command()

@@ -155,7 +155,7 @@ def _parse(raw: bytes, file: str, loader: _Loader) -> Document:
 
 def printable(text: str) -> str:
     """Make text from a file safe to show: escape control characters, and shorten it."""
-    return _escape(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+    return escaped(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
 
 
 def validate(
@@ -221,7 +221,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"perhaps you meant `{matches[0]}`" if matches else ""
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
+    """Escape control characters and line ends."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
@@ -315,7 +316,7 @@ class _Reader:
                 shown = printable(key_node.value)
                 self._note(path, line, f"`{shown}` is far too long for a key", "is this the right file?")
                 continue
-            key = _escape(key_node.value)
+            key = escaped(key_node.value)
             place = (*path, key)
             if key in data:
                 first = self._lines[place]

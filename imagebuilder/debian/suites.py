@@ -23,6 +23,10 @@ class Suite(Strict):
 
     updates: bool
     security: bool
+    has: Annotated[
+        dict[str, str],
+        Field(default_factory=dict, description="Components and versions that this release keeps."),
+    ]
 
 
 class Distribution(Strict):

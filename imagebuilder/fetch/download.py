@@ -1,4 +1,4 @@
-"""Fetching locked files into the store: in parallel, resumed where they broke off, and checked."""
+"""Downloads locked files into the store: in parallel, resumed after an interruption, and checked."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 
 _CONNECTIONS = 6
 _CHUNK = 1 << 20
-# Attempts without a byte of progress before a file is given up, the seconds of the first pause between them,
-# and the seconds after the first failure when no more begin.
+# A file is given up after this many attempts without progress, or when an attempt fails this many seconds
+# after the first failure. The first pause between attempts is _PAUSE seconds.
 _ATTEMPTS = 8
 _PAUSE = 0.25
 _SECONDS = 300.0
-# A refusal is mostly final. One more attempt, because caches and mirrors fail now and then.
+# A refusal is usually final. It is tried once more, because caches and mirrors have short failures.
 _REFUSALS = 2
 _FAILURES = 3
 
@@ -56,7 +56,7 @@ _REFUSED = frozenset({400, 401, 403, 404, 405, 407, 410, 451})
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """One file: its name for messages, where it may be (in this order), size in bytes, and hex sha256."""
+    """One file: its name for messages, the URLs to try in this order, size in bytes, and hex sha256."""
 
     name: str
     urls: tuple[str, ...]
@@ -71,18 +71,18 @@ def fetch(
     advance: Callable[[str, int], None],
     finished: Callable[[str], None],
 ) -> None:
-    """Put files into the store, at `store.download(sha256)`; those that are there are not fetched again.
+    """Download files to `store.download(sha256)`; files that are already there are skipped.
 
-    What has been received stays as a `.part` file when this is interrupted, and the next call goes on
-    from there.
+    If a download is interrupted, its bytes stay in a `.part` file, and the next call continues from there.
 
     Args:
-        downloads: what to fetch, in the order to begin with.
-        store: where to.
+        downloads: the files, in the order in which downloads begin.
+        store: the files are written to it.
         site: proxies, CA and credentials.
         advance: called from any thread with a sha256 and the bytes received since the last call; a negative
-            count takes back what was received in vain. An exception raised in it ends the whole.
-        finished: called with a sha256 when the file is in its place.
+            count takes back bytes that turned out to be useless. An exception raised in it ends all
+            downloads.
+        finished: called with a sha256 when the file is in the store.
 
     Raises:
         FetchError: files that could not be fetched, or are not the locked ones; names each.
@@ -96,7 +96,7 @@ def fetch(
     outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     with site.session(retries=False) as session:
         job = _Job(store=store, session=session, advance=advance, finished=finished, stop=threading.Event())
-        # Daemons: a thread that waits for a silent server must not keep the program from ending.
+        # Daemon threads, because a thread that waits for a silent server must not keep the program alive.
         for number in range(min(_CONNECTIONS, len(unique))):
             threading.Thread(
                 target=_work, args=(job, waiting, outcome), name=f"download-{number}", daemon=True
@@ -110,7 +110,7 @@ def fetch(
                 elif error:
                     raise error
                 if len(problems) >= _FAILURES:
-                    break  # this is no longer about single files
+                    break  # the cause is not a single file
         finally:
             job.stop.set()
     if problems:
@@ -127,15 +127,15 @@ class _Job:
 
 
 class _RefusedError(FailedError):
-    """A server will not give the file."""
+    """A server refused to send the file."""
 
 
 _HINTS = {
-    BrokenOffError: "check the network and the mirror; what has been received is kept, "
-    "and the same command goes on",
+    BrokenOffError: "check the network and the mirror; "
+    "the same command continues where the download broke off",
     _RefusedError: "name an index or mirror that has it in a file for --site; credentials go into ~/.netrc",
-    WrongBytesError: "the mirror, or a proxy on the way, holds another file; "
-    "name another one in a file for --site",
+    WrongBytesError: "the mirror or a proxy has another file of this name; "
+    "name another mirror in a file for --site",
 }
 
 
@@ -163,7 +163,7 @@ def _work(
 
 
 def _get(item: Download, job: _Job) -> None:
-    """Fetch one file, with as many attempts as make sense."""
+    """Download one file; try again while that can help."""
     file = PartialFile(
         job.store.download(item.sha256),
         size=item.size,
@@ -172,7 +172,7 @@ def _get(item: Download, job: _Job) -> None:
         stop=job.stop,
     )
     urls = list(item.urls)
-    failed: FailedError = _RefusedError("no place is known that has it")
+    failed: FailedError = _RefusedError("no URL is known for it")
     failures: Counter[str] = Counter()
     budget = Budget(attempts=_ATTEMPTS, seconds=_SECONDS, pause=_PAUSE)
     while urls:
@@ -206,7 +206,7 @@ def _get(item: Download, job: _Job) -> None:
 def _source(
     url: str, item: Download, session: requests.Session, start: int
 ) -> Iterator[tuple[int, Iterable[bytes]]]:
-    """Open a file at a position: the one that was granted (`start` or 0), and the bytes from there on."""
+    """Open a file at an offset; yields the offset of the answer (`start` or 0), and the bytes from there."""
     path = local_path(url)
     if path is not None:
         try:
@@ -215,11 +215,11 @@ def _source(
                 file.seek(start)
                 yield start, iter(lambda: file.read(_CHUNK), b"")
         except FileNotFoundError:
-            raise _RefusedError(f"{path} is not there") from None
+            raise _RefusedError(f"{path} does not exist") from None
         except PermissionError:
             raise _RefusedError(f"{path} cannot be read") from None
         return
-    # Bytes as they are: a compressed answer has another length, and cannot be resumed.
+    # Ask for uncompressed bytes: a compressed answer has another length and cannot be resumed.
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
     try:
         with session.get(url, headers=headers, stream=True) as answer:
@@ -232,7 +232,7 @@ def _source(
 
 
 def _granted(answer: requests.Response, start: int, item: Download, url: str) -> int:
-    """Read from which byte on a server answers."""
+    """Return the offset at which a server's answer begins."""
     status = f"{answer.status_code} {printable(answer.reason or '')} from {redact(url)}"
     if answer.status_code == _OK:
         length = answer.headers.get("Content-Length", "")

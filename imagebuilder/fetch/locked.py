@@ -1,4 +1,4 @@
-"""Bring locked packages into the store: which are missing, and where an archive or index has them now."""
+"""Downloads the packages of a lock into the store, from where archives and indexes have them now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagebuilder.resolve import builds, debian, python
 from imagebuilder.store import Store
 
 Package = Deb | Wheel | Source | BaseLayer
-"""What a lock names by its bytes."""
+"""A file that a lock names by its sha256 and size."""
 
 
 def absent(packages: Iterable[Package], store: Store) -> tuple[Package, ...]:
@@ -32,16 +32,16 @@ def fetch(
     advance: Callable[[str, int], None],
     finished: Callable[[str], None],
 ) -> None:
-    """Download packages of a lock: the base, Debian packages, sources and wheels.
+    """Download packages of a lock: layers of the base, Debian packages, sources and wheels.
 
-    Debian packages come before wheels, because installing them takes longest. Without packages to
-    fetch this does not use the network.
+    Debian packages come before wheels, because installing them takes longest. Without packages this does not
+    use the network.
 
     Args:
-        packages: what to fetch, all of them from the lock.
-        lock: says for which base and Python.
-        store: where to.
-        site: where archives and indexes are.
+        packages: the packages to download, all of them from the lock.
+        lock: names the base and the release of Python.
+        store: the downloads are written to it.
+        site: the addresses of archives and indexes.
         advance: see `download.fetch`.
         finished: see `download.fetch`.
 
@@ -95,7 +95,7 @@ def copy(packages: Iterable[Package], store: Store, target: Store) -> int:
 
 
 def file_name(package: Deb | Source | Wheel) -> str:
-    """Name a package's file as its archive or index does."""
+    """Return the name of a package's file in its archive or index."""
     return Path(package.path).name if isinstance(package, Deb) else package.file
 
 

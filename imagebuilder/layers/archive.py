@@ -1,10 +1,10 @@
-"""Layers as bytes: tar headers, and gzip made of many members. Nothing here depends on clock or host.
+"""The bytes of layers: tar headers, and gzip files of many members. Nothing here depends on clock or host.
 
-A gzip file may be any number of members one after the other (RFC 1952, section 2.2), and readers of OCI
-layers take them as one stream. That lets a layer hold members that somebody else compressed
-(`layers.wheel`), members that nobody compressed, and members that several threads compressed.
+A gzip file may be a sequence of members (RFC 1952, section 2.2), and readers of OCI layers take them as one
+stream. So a layer can contain members copied from wheels (`layers.wheels.layer`), uncompressed members, and
+members that several threads compressed.
 
-Tar headers are POSIX ustar, with a pax header only where a path or size does not fit.
+Tar headers are POSIX ustar, with a pax header only if a path or size does not fit.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ _DEVICE = slice(329, 345)
 _OCTAL_SIZE_LIMIT = 8**11
 _NAME_LIMIT = 100
 _PREFIX_LIMIT = 155
-# Format of every compressed layer: another chunk or level gives other digests.
+# A part of the format of every compressed layer: another chunk size or level gives other digests.
 _CHUNK = 1 << 20
 _LEVEL = 6
 
 
 def path_problem(path: str) -> str:
-    """Say why a path may not stand in a layer, as the end of a sentence; empty when it may.
+    """Return why a layer must not contain a path, as the end of a sentence; "" if it may.
 
-    A path is relative to the root, with single slashes between its parts and none at its ends.
+    A path is relative to the root, with single slashes between its parts and no slash at its ends.
     """
     parts = path.split("/")
     sizes = [len(part.encode(errors="replace")) for part in parts]
     findings = (
         (path.startswith("/"), "is an absolute path"),
         ("\\" in path, "has a backslash in its path"),
-        (_UNFIT.search(path), "has a control character or half a character in its path"),
+        (_UNFIT.search(path), "has a control character or half a surrogate pair in its path"),
         (".." in parts, "leads out of its folder with `..`"),
-        ("" in parts or "." in parts, "is not a plain path"),
-        (any(part.startswith(".wh.") for part in parts), "would delete files: `.wh.` says that in a layer"),
+        ("" in parts or "." in parts, "has an empty part or `.` in its path"),
+        (any(part.startswith(".wh.") for part in parts), "would delete files: `.wh.` begins a whiteout"),
         (max(sizes) > _COMPONENT_LIMIT or sum(sizes) + len(sizes) > _PATH_LIMIT, "has too long a path"),
     )
     return next((text for wrong, text in findings if wrong), "")
 
 
 def parents(path: str) -> tuple[str, ...]:
-    """Name the folders that a path stands in, the outermost first: `a`, `a/b` for `a/b/c`."""
+    """Return the folders above a path, the outermost first: `a`, `a/b` for `a/b/c`."""
     parts = path.split("/")[:-1]
     return tuple("/".join(parts[: count + 1]) for count in range(len(parts)))
 
@@ -85,12 +85,12 @@ def symlink(path: str, target: str, uid: int = 0) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Fill the last block of a file of this size."""
+    """Return the zeros that fill the last block of a file of this size."""
     return bytes(-size % _BLOCK)
 
 
 def stored_blocks(data: bytes, *, last: bool) -> bytes:
-    """Wrap data into stored deflate blocks (RFC 1951, section 3.2.4); no compressor is involved.
+    """Wrap data into stored (uncompressed) deflate blocks (RFC 1951, section 3.2.4).
 
     Args:
         data: any number of bytes.
@@ -106,23 +106,23 @@ def stored_blocks(data: bytes, *, last: bool) -> bytes:
 
 
 def gzip_trailer(crc: int, size: int) -> bytes:
-    """End a gzip member: CRC-32 and size of what it holds, modulo 2^32."""
+    """Return the end of a gzip member: CRC-32 and size of its content, modulo 2^32."""
     return struct.pack("<II", crc, size & 0xFFFFFFFF)
 
 
 def stored_member(data: bytes) -> bytes:
-    """Make a gzip member that holds the data as it is."""
+    """Return a gzip member that contains the data uncompressed."""
     return GZIP_HEADER + stored_blocks(data, last=True) + gzip_trailer(zlib.crc32(data), len(data))
 
 
 def settle_headers(file: BinaryIO) -> None:
-    """Make the headers of a tar, in its file, what they are whichever release of GNU tar wrote it.
+    """Rewrite the headers of a tar file so that they do not depend on the release of GNU tar.
 
-    Of what is no device, tar 1.35 leaves the device numbers empty where 1.34 and older wrote zeros; all else
-    is the same. Zeros it is: most images were made with them.
+    For entries that are not devices, tar 1.35 leaves the device numbers empty, and 1.34 and older wrote
+    zeros. This writes the zeros, as most images have them.
     """
     with tarfile.open(fileobj=file, mode="r:") as tar:
-        # A pax header before the file's is left empty by both.
+        # Both releases leave the device numbers of pax headers empty.
         places = [member.offset_data - _BLOCK for member in tar]
     for place in places:
         file.seek(place)
@@ -141,8 +141,8 @@ def compress_tar(stream: BinaryIO, store: Store, advance: Advance) -> LayerRecor
 
     Args:
         stream: the tar; read to its end.
-        store: where the blob goes.
-        advance: told the bytes read.
+        store: the blob is written to it.
+        advance: called with the bytes read.
 
     Raises:
         StoreError: the blob cannot be written.
@@ -173,7 +173,7 @@ def compress_tar(stream: BinaryIO, store: Store, advance: Advance) -> LayerRecor
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    """Cut a stream into pieces of one size, however little a pipe gives at once."""
+    """Cut a stream into pieces of equal size, even if a pipe returns fewer bytes at once."""
     while True:
         parts: list[bytes] = []
         missing = _CHUNK
@@ -186,7 +186,7 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _compressed_member(chunk: bytes) -> bytes:
-    # Imported here: the commands that compress nothing start faster without it.
+    # Imported here, so that commands that compress nothing start faster.
     import deflate
 
     body = deflate.deflate_compress(chunk, _LEVEL)
@@ -214,7 +214,7 @@ def _member(path: str, *, mode: int, size: int, kind: bytes, target: str, uid: i
 
 
 def _ustar(name: tuple[bytes, bytes], *, mode: int, size: int, kind: bytes, link: bytes, uid: int) -> bytes:
-    """Pack a header as POSIX.1-1988 has it: an owner of group 0 without names, time 0, no device."""
+    """Pack a header in the format of POSIX.1-1988: an owner of group 0 without names, time 0, no device."""
     plain = name[1].ljust(_NAME_LIMIT, b"\0")
     head = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0" % (plain, mode, uid, 0, size, 0)
     tail = b"%b%bustar\x0000%b%07o\0%07o\0%b" % (
@@ -225,17 +225,17 @@ def _ustar(name: tuple[bytes, bytes], *, mode: int, size: int, kind: bytes, link
         0,
         name[0].ljust(_PREFIX_LIMIT + 12, b"\0"),
     )
-    # The checksum counts its own field as blanks.
+    # The checksum is computed with its own field as blanks.
     total = sum(head) + 8 * ord(" ") + sum(tail)
     return b"%b%06o\0 %b" % (head, total, tail)
 
 
 def _split(path: bytes) -> tuple[bytes, bytes] | None:
-    """Part a path into ustar's prefix and name; None where that cannot be."""
+    """Split a path into ustar's prefix and name; None if it does not fit."""
     if len(path) <= _NAME_LIMIT:
         return b"", path
     slash = path.rfind(b"/", 0, min(_PREFIX_LIMIT + 1, len(path) - 1))
-    # The name must not become empty, and a folder's slash belongs to it.
+    # The name must not become empty; a folder's slash is a part of its name.
     if slash <= 0 or len(path) - slash - 1 > _NAME_LIMIT:
         return None
     return path[:slash], path[slash + 1 :]

@@ -1,8 +1,8 @@
-"""A built layer: a component compiled offline, in a root of its own, of which only the product is kept.
+"""A built layer: a component that is compiled offline in a separate root, of which only the product is kept.
 
-The root is made as the OS layer is (`layers.system`): the locked packages, installed by dpkg. What a compiler
-or a configure script writes down of its surroundings is therefore the same everywhere: no network, a host
-called `localhost`, the user root, a source in /usr/src, and a clock that SOURCE_DATE_EPOCH stands in for.
+The root is made in the same way as the OS layer (`layers.system`): dpkg installs the locked packages. So
+compilers and configure scripts record the same surroundings on every host: no network, the host name
+`localhost`, the user root, the source in /usr/src, and SOURCE_DATE_EPOCH in place of the clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 _COPY = 1 << 20
 _PLACE = f"/{HANDED}"
 _PRODUCT = "product.tar"
-# The line with which compile.sh begins the steps; and whose failure it is without that line.
+# The line that compile.sh prints before the first step. Without it in the output, the packages may have
+# failed.
 _BEGINS = "compiling"
 _SYSTEM, _ROOT = "making the system failed", "compiling failed, or making the root for it"
 
@@ -48,17 +49,17 @@ def build_built_layer(
     """Compile a component.
 
     Args:
-        layer: what, and how.
-        downloads: file of every package, wheel and source, by hex sha256.
+        layer: the component and its steps.
+        downloads: the file of every package, wheel and source, by hex sha256.
         below: blobs of the built layers that it is compiled against.
-        store: where the layer's blob and all temporary files go.
-        advance: told the bytes of the layer's tar, which is there at the end.
-        tools: where mmdebstrap and dpkg run.
+        store: the blob and all temporary files are written to it.
+        advance: called with the bytes of the layer's tar, at the end.
+        tools: run mmdebstrap and dpkg.
 
     Raises:
-        DamagedDownloadError: a package is not the locked one any more.
-        BuildError: a step failed, or made something else than the catalog says.
-        EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
+        DamagedDownloadError: a download is no longer the locked file.
+        BuildError: a step failed, or did not make the files that the catalog names.
+        EnvironmentFault: mmdebstrap is missing, or this user may not create namespaces.
 
     """
     with store.work() as folder, tools.open(folder, network=False) as sandbox:
@@ -86,7 +87,7 @@ def build_built_layer(
 def _hand_in_sources(
     layer: BuiltLayer, downloads: Mapping[str, Path], below: tuple[Path, ...], handed: Path
 ) -> tuple[str, ...]:
-    """Lay out what the steps need; returns the names of what was added."""
+    """Write the files that the steps need into a folder; returns their names there."""
     for part in ("archives", "python", "below"):
         (handed / part).mkdir()
     hooks = resources.files("imagebuilder.layers.hooks").joinpath("built")
@@ -96,7 +97,7 @@ def _hand_in_sources(
         shutil.copyfile(downloads[source.sha256], handed / "archives" / source.file)
     for wheel in layer.wheels:
         check_bytes(downloads[wheel.sha256], wheel.sha256, wheel.file)
-        # Only modules: what a step needs of a wheel it runs as `python -m`.
+        # Steps use only modules of these wheels, as `python -m`; so unpacking them is enough.
         with zipfile.ZipFile(downloads[wheel.sha256]) as file:
             file.extractall(handed / "python")  # noqa: S202  (zipfile keeps members inside)
     for number, blob in enumerate(below):
@@ -106,7 +107,7 @@ def _hand_in_sources(
 
 
 def _write(layer: BuiltLayer, made: tarfile.TarFile, out: BinaryIO) -> None:
-    """Write the layer's tar: sorted, owned by root, at the epoch, with the modes that packages have."""
+    """Write the layer's tar: sorted, owned by root, with time 0, and with the modes of Debian's packages."""
     members = dict(_kept(layer, made))
     folders = {folder for path in members for folder in archive.parents(path)} - set(members)
     for path in sorted({*members, *folders}):
@@ -126,10 +127,10 @@ def _write(layer: BuiltLayer, made: tarfile.TarFile, out: BinaryIO) -> None:
 
 
 def _kept(layer: BuiltLayer, made: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Choose what the catalog says that the component produces.
+    """Yield the files that the catalog names as the component's product.
 
     Raises:
-        BuildError: nothing was made where it says, or something that cannot be in a layer.
+        BuildError: the steps did not make one of them, or made something that a layer cannot contain.
 
     """
     missing = set(layer.produces)
@@ -141,7 +142,7 @@ def _kept(layer: BuiltLayer, made: tarfile.TarFile) -> Iterator[tuple[str, tarfi
         missing -= homes
         if problem := archive.path_problem(path):
             raise BuildError(f"`/{path}` {problem}", where=layer.title)
-        # A hard link's content is read through it, as a file of its own.
+        # A hard link becomes a separate file with the content of its target.
         if not (member.isfile() or member.islnk() or member.issym() or member.isdir()):
             raise BuildError(f"`/{path}` is neither file, folder nor link", where=layer.title)
         if member.islnk():
@@ -157,17 +158,17 @@ def _kept(layer: BuiltLayer, made: tarfile.TarFile) -> Iterator[tuple[str, tarfi
 
 def _mode(path: str, mode: int) -> int:
     wanted = 0o755 if mode & 0o111 else 0o644
-    # In the venv root's group may do what its owner may, as in the layers of wheels.
+    # In the venv the group has the permissions of the owner, as in the layers of wheels.
     return wanted | (wanted & 0o700) >> 3 if path.startswith(f"{VENV.strip('/')}/") else wanted
 
 
 def _explained(error: BuildError, layer: BuiltLayer) -> BuildError:
-    """Leave out what the packages said before the first step."""
+    """Return the error without the output of the packages before the first step."""
     message = error.problems[0].message
     begin, _, said = message.partition(f"\n{_BEGINS}\n")
     return BuildError(
         f"compiling {layer.component} failed:\n{said}" if said else begin.replace(_SYSTEM, _ROOT),
         where=f"{layer.component} {layer.version}",
-        hint="the last lines are the compiler's or the configure script's own; "
-        "leave it out of `build:` to take the suite's package",
+        hint="the last lines are from the compiler or the configure script; "
+        "to use the suite's package, remove the component from `build:`",
     )

@@ -1,8 +1,8 @@
-"""Plain files as a layer: settings, scripts and links, owned by root.
+"""A layer of plain files: settings, scripts and links, owned by root.
 
-A layer that leaves a folder out makes some engines invent it, mode 0600 (moby's `archive.UnpackLayer`), and
-one that lists it sets its mode for good, over what the layers below say. So every folder above a file is
-listed, with the mode that Debian's package base-files gives it, or that the venv has.
+If a layer has no entry for a folder, some engines create it with mode 0600 (moby's `archive.UnpackLayer`). If
+it has one, the entry's mode replaces that of the layers below. So every folder above a file gets an entry,
+with its mode in Debian's base-files or in the venv.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from imagebuilder.store import LayerRecord, Store
 _KINDS = ("dir", "file", "link")
 _ROOT_FOLDER = 0o755
 _GROUP_FOLDER = 0o775
-# Folders of Debian that are not 0755.
+# Debian's folders with another mode than 0755.
 _MODES = {"root": 0o700, "tmp": 0o1777, "var/tmp": 0o1777, "run/lock": 0o1777}
-# Folders of Debian that are links: listing one as a folder would replace the link, and break the system.
+# Debian's folders that are links: an entry as a folder would replace the link, and break the system.
 _LINKED = {
     **{name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")},
     "var/run": "run",
     "var/lock": "run/lock",
     f"{VENV.strip('/')}/lib64": f"{VENV.strip('/')}/lib",
 }
-# Folders whose owner or mode is not known here, or that the kernel fills.
+# Folders whose owner or mode this module does not know, or that the kernel fills.
 _FOREIGN = (
     "home",
     "proc",
@@ -48,12 +48,12 @@ def build_files_layer(layer: FilesLayer, store: Store) -> LayerRecord:
     """Make a layer of plain files.
 
     Args:
-        layer: the entries; a path may begin with a slash or not.
-        store: where the blob goes.
+        layer: its entries; their paths may begin with a slash.
+        store: the blob is written to it.
 
     Raises:
-        BuildError: an entry that would harm the image: two of one path, a path through a link of the system,
-            or in a folder whose mode is not known.
+        BuildError: an entry would harm the image: a path occurs twice, goes through a link of the system, or
+            is in a folder whose mode is unknown.
         StoreError: the blob cannot be written.
 
     """
@@ -63,7 +63,7 @@ def build_files_layer(layer: FilesLayer, store: Store) -> LayerRecord:
         if problem := archive.path_problem(path) or _problem(path, entry):
             raise _refuse(layer, entry, problem)
         if path in entries:
-            raise _refuse(layer, entry, "is there twice")
+            raise _refuse(layer, entry, "occurs twice")
         entries[path] = entry
     folders = _folders(layer, entries)
     tar = bytearray()
@@ -74,11 +74,11 @@ def build_files_layer(layer: FilesLayer, store: Store) -> LayerRecord:
 
 
 def build_keys_layer(layer: KeysLayer, store: Store) -> LayerRecord:
-    """Make a key pair, and a layer of it, for `ssh: {keys: baked}`; on this host it is nowhere else.
+    """Make a key pair and a layer that contains it, for `ssh: {keys: baked}`; no other file here has it.
 
-    All nodes have this one pair: the entrypoint takes a lone private key for a job's whole secret, lets in
-    whoever has it and makes it the host key too. It is random, so this is the one layer that another host
-    makes differently; here the store keeps it under the layer's key, and the same lock gives the same image.
+    All nodes share this pair. If a job's secret is a single private key, the entrypoint accepts it for logins
+    and also uses it as the host key. The pair is random, so this is the only layer that differs on another
+    host. On this host the store keeps it, and the same lock gives the same image.
 
     Raises:
         EnvironmentFault: there is no ssh-keygen.
@@ -90,7 +90,7 @@ def build_keys_layer(layer: KeysLayer, store: Store) -> LayerRecord:
         make_pair(private, layer.image)
         entries = (
             Entry(path=layer.folder, kind="dir", mode=0o750),
-            # The image's user has the group 0, whoever it is; nobody else may read it.
+            # The image's user, whatever its id, is in group 0; nobody else may read the key.
             Entry(path=f"{layer.folder}/{private.name}", kind="file", mode=0o640, text=private.read_text()),
             Entry(
                 path=f"{layer.folder}/{private.name}.pub",
@@ -103,27 +103,27 @@ def build_keys_layer(layer: KeysLayer, store: Store) -> LayerRecord:
 
 
 def _folders(layer: FilesLayer, entries: Mapping[str, Entry]) -> dict[str, int]:
-    """Find the folders above the entries that are no entries themselves, with their modes."""
+    """Return the folders above the entries, without those that are entries, with their modes."""
     folders: dict[str, int] = {}
     for path, entry in entries.items():
         for folder in archive.parents(path):
             if folder in entries:
                 if entries[folder].kind != "dir":
                     raise _refuse(
-                        layer, entry, f"lies in `/{folder}`, which is a {entries[folder].kind} here"
+                        layer, entry, f"is in `/{folder}`, which is a {entries[folder].kind} in this layer"
                     )
                 continue
             if folder in _LINKED:
                 better = _LINKED[folder] + path.removeprefix(folder)
                 raise _refuse(layer, entry, f"goes through a link of the system; write `/{better}`")
             if any(folder == name or folder.startswith(f"{name}/") for name in _FOREIGN):
-                raise _refuse(layer, entry, f"lies in `/{folder}`, whose owner and mode are not known here")
+                raise _refuse(layer, entry, f"is in `/{folder}`, whose owner and mode are unknown")
             folders[folder] = folder_mode(folder)
     return folders
 
 
 def folder_mode(folder: str) -> int:
-    """Give the mode that Debian, or the venv, has for a folder; its path is relative to the root."""
+    """Return the mode of a folder in Debian or in the venv; its path is relative to the root."""
     venv = VENV.strip("/")
     inside = folder == venv or folder.startswith(f"{venv}/")
     return _MODES.get(folder, _GROUP_FOLDER if inside else _ROOT_FOLDER)
@@ -142,13 +142,16 @@ def _member(path: str, entry: Entry) -> bytes:
 
 def _problem(path: str, entry: Entry) -> str:
     target = entry.text
-    # Where a relative target leads, seen from the image's root.
+    # The path in the image to which a relative target leads.
     led = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
     findings = (
-        (entry.kind not in _KINDS, f"is a {entry.kind}; known are {', '.join(_KINDS)}"),
+        (entry.kind not in _KINDS, f"has the unknown kind {entry.kind}; known kinds: {', '.join(_KINDS)}"),
         (not 0 <= entry.mode <= 0o7777, f"has the mode {entry.mode:o}"),
         (path in _LINKED, "is a link of the system"),
-        (entry.kind == "link" and (not target or not target.isprintable()), "is a link to no proper path"),
+        (
+            entry.kind == "link" and (not target or not target.isprintable()),
+            "is a link without a printable target",
+        ),
         (entry.kind == "link" and led.split("/")[0] == "..", "is a link that leads out of the image"),
         (entry.kind == "dir" and target, "is a folder with content"),
     )

@@ -1,7 +1,7 @@
-"""What is known of layers goes into the lock: the digest, the diffID and the sizes that wheels gave.
+"""The `layers:` of a lock: digest, diffID and sizes of the layers that its wheels give.
 
-They follow from the wheels' bytes alone, so they serve as a check: a build makes every layer from its wheels,
-reads all that it unpacks to, and then holds the result to what the lock says. Nothing is taken from a lock.
+They depend only on the bytes of the wheels, so they are a check: a build makes every layer from its wheels,
+and compares the result with the lock. A build never takes a layer from the lock without making it.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ log = logging.getLogger(__name__)
 
 
 def learn(file: LockFile, store: Store) -> LockFile:
-    """Add to locks what the store has made of their layers.
+    """Add to locks the records that the store has of their layers.
 
-    What a lock says of other layers stays where it still has them: it was there before, and is only a check.
+    Entries of layers that the store does not have are kept if the layer is still one of the lock.
 
     Args:
-        file: the locks; what they know of layers that are no longer theirs is left out.
-        store: what it made was proven, so it counts more than what the lock said.
+        file: the locks; entries of layers that they no longer have are removed.
+        store: its records replace the lock's entries, because the store made these layers from the wheels.
 
     """
     return replace(file, sections=tuple(_learn(lock, store) for lock in file.sections))
 
 
 def check(lock: Lock, records: Mapping[str, LayerRecord]) -> None:
-    """Hold layers to what the lock says of them.
+    """Compare layers with the entries of the lock.
 
     Args:
-        lock: that the layers were made from.
-        records: of layers by their key, as they were made from the packages.
+        lock: the layers were made from it.
+        records: the layers as they were made, by their key.
 
     Raises:
-        LockError: names every layer of which the lock says something else.
+        LockError: names every layer that differs from its entry.
 
     """
     problems = [
         Problem(
             message=f"the layer's wheels give {difference}",
             where=f"{lock.recipe}.lock: layers: {claim.key}",
-            hint="somebody changed the lock: look at its history; `imagebuilder lock` writes what is true",
+            hint="somebody changed the lock: look at its history; `imagebuilder lock` writes the true values",
         )
         for claim in lock.layers
         if (record := records.get(claim.key)) is not None
@@ -71,16 +71,16 @@ def _difference(record: LayerRecord, claim: KnownLayer) -> str:
         ("unpacked size", record.unpacked, claim.unpacked),
     )
     return next(
-        (f"the {what} {made}, and the lock says {said}" for what, made, said in fields if made != said), ""
+        (f"the {what} {made}, but the lock says {said}" for what, made, said in fields if made != said), ""
     )
 
 
 def remember(path: Path, store: Store) -> int:
-    """Write into the lock of the recipe at a path what the store knows of its layers.
+    """Add the store's records of layers to the lock of a recipe.
 
     Returns:
-        How many layers the lock knows now and did not before; 0 also where it cannot be written, for
-        nothing but time is lost by that.
+        The number of layers added; 0 also if the lock cannot be written, because the entries are only a
+        check.
 
     """
     place = locks.path_for(path)
@@ -98,29 +98,30 @@ def remember(path: Path, store: Store) -> int:
 
 
 def forget(plan: Plan, store: Store) -> dict[str, LayerRecord]:
-    """Forget the layers of a plan that have to be proven again: those of wheels, and what is damaged.
+    """Remove the records of layers that a verifying build must make again: all of wheels, and damaged ones.
 
     Returns:
-        What was recorded of each, by its key, to be compared with what is made now.
+        The removed records by key, to compare with those of the layers made again.
 
     """
-    found = {layer: record for layer in plan.layers if (record := store.layer(layer.key)) is not None}
+    recorded = {layer: record for layer in plan.layers if (record := store.layer(layer.key)) is not None}
     with ThreadPoolExecutor(process.cores()) as pool:
         held = list(
             pool.map(
-                lambda layer: not isinstance(layer, WheelLayer) and is_as_recorded(found[layer], store), found
+                lambda layer: not isinstance(layer, WheelLayer) and is_as_recorded(recorded[layer], store),
+                recorded,
             )
         )
-    wrong = [layer for layer, good in zip(found, held, strict=True) if not good]
+    wrong = [layer for layer, good in zip(recorded, held, strict=True) if not good]
     for layer in wrong:
         place = store.layer_path(layer.key)
         with explained(place, "removed"):
             place.unlink(missing_ok=True)
-    return {layer.key: found[layer] for layer in wrong}
+    return {layer.key: recorded[layer] for layer in wrong}
 
 
 def changed(plan: Plan, before: Mapping[str, LayerRecord], store: Store) -> tuple[str, ...]:
-    """Name the layers that came out other than was recorded: the titles of those that `forget` gave."""
+    """Return the titles of layers whose new record differs from the one that `forget` returned."""
     return tuple(
         layer.title
         for layer in plan.layers
@@ -145,8 +146,8 @@ def is_as_recorded(record: LayerRecord, store: Store) -> bool:
 def _learn(lock: Lock, store: Store) -> Lock:
     own = {layer.key: layer for layer in lock.layers}
     keys = (layer.key for layer in plans.wheel_layers(lock))
-    found = (_of_store(key, store) or own.get(key) for key in keys)
-    return lock.knowing(tuple(layer for layer in found if layer is not None))
+    known = (_of_store(key, store) or own.get(key) for key in keys)
+    return lock.knowing(tuple(layer for layer in known if layer is not None))
 
 
 def _of_store(key: str, store: Store) -> KnownLayer | None:

@@ -1,4 +1,4 @@
-"""Layers of a base, taken over from the downloads as they are, once their tar is seen to be the named one."""
+"""Takes over layers of a base from the downloads unchanged, after checking their diffIDs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _PIECE = 1 << 20
 
 
 def import_layer(layer: ImportedLayer, store: Store, advance: Advance) -> LayerRecord:
-    """Make a downloaded layer of the base one of the store's blobs.
+    """Make a downloaded layer of the base a blob of the store.
 
     Args:
-        layer: which; its blob is among the store's downloads.
-        store: where it goes, as a hard link where that can be.
-        advance: told the bytes done, at the end.
+        layer: the layer; its blob is among the store's downloads.
+        store: the blob is put there, as a hard link if possible.
+        advance: called with the bytes done, at the end.
 
     Raises:
-        BuildError: its tar is not the one that the base's config names.
+        BuildError: its tar does not have the diffID in the base's config.
         StoreError: the disk is full or not writable.
 
     """
@@ -36,7 +36,7 @@ def import_layer(layer: ImportedLayer, store: Store, advance: Advance) -> LayerR
                 unpacked += len(data)
     except tarstream.errors() as error:
         raise BuildError(
-            f"is no layer: {error}", where=layer.title, hint="run: imagebuilder cache verify --fix"
+            f"is not a layer: {error}", where=layer.title, hint="run: imagebuilder cache verify --fix"
         ) from error
     if f"sha256:{digest.hexdigest()}" != blob.diff_id:
         raise BuildError(

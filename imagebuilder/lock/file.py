@@ -1,10 +1,10 @@
 """The lock file: the locks of one recipe, a section for each of its platforms.
 
-The file has one shape, whether a recipe has one platform or several: `format`, `recipe`, and `platforms` with
-a section for each. A section says nothing of the others, so a platform that is added or removed changes
-nothing for the rest, not even the digests of their images.
+The file has the same shape for one platform or several: `format`, `recipe`, and `platforms` with a section
+for each. Sections are independent: adding or removing a platform changes nothing for the others, not even the
+digests of their images.
 
-It is JSON with one package a line: quick to read for the tool, and a changed package is one line of a diff.
+It is JSON with one package a line: fast to parse, and a changed package is one line of a diff.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imagebuilder.lock import rules
 from imagebuilder.lock.model import Lock
 
 FORMAT = 1
-# Fields of a lock that the file says above its section: the recipe's name, and the platform's in the key.
+# Fields of a lock that are not in its section: the file has the recipe, and the section's key the platform.
 _ABOVE = frozenset({"recipe", "architecture"})
 _LIMIT = 16_000_000
 # A package is about ten values: this is enough for ten thousand packages.
@@ -39,7 +39,7 @@ Platform = Annotated[str, Field(pattern=r"^linux/[a-z0-9]+$", max_length=50)]
 
 
 class _Document(Strict):
-    """A lock file as JSON, its sections still to be read."""
+    """A lock file as JSON; its sections are not parsed yet."""
 
     format: Literal[1]
     recipe: locks.Word
@@ -58,7 +58,7 @@ class LockFile:
 
     @property
     def checksum(self) -> str:
-        """Hash of the platforms and their locks' checksums: hex sha256; of one platform its lock's own."""
+        """Hex sha256 of the platforms and their locks' checksums; for one platform, its lock's checksum."""
         if len(self.sections) == 1:
             return self.sections[0].checksum
         lines = (f"{platforms.of(lock.architecture)} {lock.checksum}\n" for lock in self.sections)
@@ -66,7 +66,7 @@ class LockFile:
 
     @property
     def plain(self) -> LockFile:
-        """The same without the digests of layers: all that the locks mean."""
+        """The same locks without the digests of known layers."""
         return LockFile(sections=tuple(lock.knowing(()) for lock in self.sections))
 
     def section(self, platform: str) -> Lock | None:
@@ -75,7 +75,7 @@ class LockFile:
 
 
 def dumps(file: LockFile) -> str:
-    """Write a lock file as text: a package a line, a newline at the end."""
+    """Return a lock file as text: one package a line, with a newline at the end."""
     sections = []
     for name, lock in zip(file.platforms, file.sections, strict=True):
         # Every line feed here is between values: JSON writes those in a string as \n.
@@ -133,7 +133,7 @@ def require_in_step(file: LockFile, inputs: Mapping[str, str], recipe: Path) -> 
 
     Args:
         file: the locks.
-        inputs: of each platform of the recipe, the checksum that its lock must carry.
+        inputs: the checksum that the lock must have, for each platform of the recipe.
         recipe: the recipe's file.
 
     Raises:

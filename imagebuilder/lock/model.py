@@ -1,4 +1,4 @@
-"""The lock: which bytes a recipe means on one platform. `lock.file` writes and reads it.
+"""The lock: the exact bytes for a recipe on one platform. `lock.file` reads and writes it.
 
 A lock names files by name, size and sha256, never by URL, host or date, so it holds behind any mirror.
 """
@@ -22,14 +22,14 @@ from pydantic import (
 from imagebuilder.core.model import Strict
 from imagebuilder.errors import LockError
 
-# The first line of what a lock's checksum hashes. It does not change with the file's format: the checksum is
-# in tags and labels, and the same bytes keep theirs.
+# The first line of the text that a lock's checksum hashes. It stays when the file's format changes, because
+# tags and labels contain the checksum: the same bytes must keep the same checksum.
 _HASHED = ' "format": 1'
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Size = Annotated[int, Field(ge=0)]
-# A file's name, never a path: what the lock says is joined to folders of the store.
+# A file's name, never a path: it gets joined to folders of the store.
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+~%!-]*$", max_length=255)]
 # These texts end up in commands, file names and terminals, so none of them can be a path, an option or an
 # escape. Names of components follow those of Debian packages: Policy 5.6.1 and 5.6.12.
@@ -37,7 +37,7 @@ WheelName = Annotated[str, Field(pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$", max_leng
 DebName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*$", max_length=200)]
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+:~!_-]*$", max_length=200)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=255)]
-# Texts that a base image brings: each is one line, since they are written into Dockerfiles too.
+# Texts from a base image: each is one line, because they also go into Dockerfiles.
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=255)]
 Printed = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=32_768)]
 # Of the user's own package: they go to uv, a line each.
@@ -48,7 +48,7 @@ PoolPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](?:/?[A-Za-z0-9_+~%:-][A-
 class Wheel(Strict):
     """One wheel: normalised distribution name, version, file name, size in bytes, sha256 and component.
 
-    The component is the pin that brought the wheel in (`torch`, `cudnn`, ...), `python` for the rest.
+    The component is the pin that requires the wheel (`torch`, `cudnn`, ...), or `python` for other wheels.
     """
 
     name: WheelName
@@ -60,9 +60,9 @@ class Wheel(Strict):
 
 
 class Deb(Strict):
-    """One Debian package: `path` is where an archive keeps it, below the archive's root.
+    """One Debian package. `path` is its path below the archive's root.
 
-    `archive` names one besides the distribution's own, as a base from a registry may bring it.
+    `archive` is the archive's name, or "" for the distribution's own. Bases from registries may have others.
     """
 
     name: DebName
@@ -75,7 +75,7 @@ class Deb(Strict):
 
     @model_serializer(mode="wrap")
     def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `archive` out where the package is from the distribution's own."""
+        """Leave `archive` out if it is empty."""
         return {key: value for key, value in write(self).items() if key != "archive" or value}
 
 
@@ -102,18 +102,18 @@ class Installed(Strict):
 
 
 class BaseImage(Strict):
-    """The image of a registry that all other layers are put on.
+    """The base image, from a registry. All other layers are put on top of it.
 
     Attributes:
-        name: as the recipe has it, without a digest.
-        digest: of this platform's manifest.
-        index: digest of the image index that listed it; empty for an image without an index.
-        user: that its config names, empty for root.
-        env, labels: of its config.
-        accounts: its users with a user id of people's (1000 on), and the id.
-        archives: names of the package archives that it is set up for, besides the distribution's.
-        layers: the lowest first.
-        packages: sorted by name.
+        name: its name in the recipe, without a digest.
+        digest: digest of this platform's manifest.
+        index: digest of the image index that listed it; "" for an image without an index.
+        user: the user in its config; "" for root.
+        env, labels: variables and labels in its config.
+        accounts: its users with ids from 1000 on, and their ids.
+        archives: names of the package archives that it is set up for, besides the distribution's own.
+        layers: its layers, the lowest first.
+        packages: its Debian packages, sorted by name.
 
     """
 
@@ -134,10 +134,10 @@ class Source(Strict):
 
     Attributes:
         name, version: of the source package (with Debian's revision), the distribution, or the component.
-        suite: the Debian suite whose sources have it; empty for others.
-        path: where Debian's archive keeps it; empty for others.
+        suite: the Debian suite that has it; "" for sources that are not Debian's.
+        path: its path in Debian's archive; "" for sources that are not Debian's.
         file: name of the file.
-        upstream: whether it is upstream's own, whose address the catalog or the site knows.
+        upstream: whether it is upstream's own archive; the catalog or the site has its URL.
 
     """
 
@@ -152,14 +152,14 @@ class Source(Strict):
 
     @property
     def origin(self) -> Literal["debian", "index", "upstream"]:
-        """Where it comes from."""
+        """The kind of place that it comes from."""
         if self.upstream:
             return "upstream"
         return "debian" if self.path else "index"
 
     @model_serializer(mode="wrap")
     def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `upstream` out where it is false, as for most sources."""
+        """Leave `upstream` out if it is false."""
         return {key: value for key, value in write(self).items() if key != "upstream" or value}
 
 
@@ -169,11 +169,11 @@ class Build(Strict):
     Attributes:
         component: the pin.
         version: its full version.
-        packages: the Debian packages that were asked for.
-        system: those of the lock's `debs` that are in the root it is built in.
-        debs: what is in that root, and not in the image.
-        wheels: Python packages that are there only while it is built.
-        sources: what is compiled.
+        packages: the requested Debian packages, without their dependencies.
+        system: packages of the root that the image has too, by their names in the lock's `debs`.
+        debs: packages of the root that the image does not have.
+        wheels: Python packages installed only while it compiles.
+        sources: the source archives.
 
     """
 
@@ -204,10 +204,8 @@ class ProjectBuild(Strict):
 class KnownLayer(Strict):
     """Digest, diffID and sizes of a layer that an earlier build made.
 
-    Builds fill this in for layers of wheels. It names its layer by key, so other layers fit too.
-
     Attributes:
-        key: the key of the plan's layer: a hash of all that determines its bytes.
+        key: the key of the plan's layer: a hash of everything that determines its bytes.
         digest: of the compressed blob.
         diff_id: digest of the tar inside.
         size, unpacked: bytes of the blob and of the tar.
@@ -222,7 +220,7 @@ class KnownLayer(Strict):
 
 
 class Override(Strict):
-    """A forced pin: what the package's dependents ask for, and what the lock has instead."""
+    """A forced pin: what other packages require, and what the lock has instead."""
 
     pin: str
     wanted: str
@@ -246,23 +244,23 @@ class RequirementSet(Strict):
 
 
 class Lock(Strict):
-    """All that a build for one platform needs to know about bytes.
+    """The bytes that a build for one platform needs.
 
     Attributes:
-        inputs: checksum of the recipe, and of what the catalog made of it.
-        recipe: its name.
+        inputs: checksum of the recipe, and of what the catalog requires for it.
+        recipe: the recipe's name.
         base: distribution and suite.
-        image: the base, where it comes from a registry; then `debs` are only those on top of its own.
-        architecture: Debian's name of it.
+        image: the base if it comes from a registry, else None. `debs` are then only the added packages.
+        architecture: its Debian name.
         python: major.minor.
         pins: component and full version, of every component in the image.
-        packages: the Debian packages that were asked for; `debs` are these and what they need.
+        packages: the requested Debian packages; `debs` are these and their dependencies.
         requirements: what the recipe's requirement files asked for.
         overrides: pins forced against metadata.
         wheels, debs: sorted by name.
-        builds: components that are compiled, each after those that it is compiled against.
-        project: what the user's project is built with, where the recipe has one.
-        layers: digests of layers made before; they follow from the rest, so the checksum leaves them out.
+        builds: components to compile, each after those that it is compiled against.
+        project: what the user's own package is built with, if the recipe has one.
+        layers: digests of layers made before. They follow from the rest, so the checksum leaves them out.
 
     """
 
@@ -285,24 +283,25 @@ class Lock(Strict):
     @property
     def files(self) -> tuple[Deb | Wheel | Source, ...]:
         """Everything that a build of the image needs, each file once."""
-        found: list[Deb | Wheel | Source] = [*self.debs, *self.wheels]
+        files: list[Deb | Wheel | Source] = [*self.debs, *self.wheels]
         for build in self.builds:
-            found += (*build.debs, *build.wheels, *build.sources)
-        found += self.project.wheels if self.project else ()
-        return tuple({item.sha256: item for item in found}.values())
+            files += (*build.debs, *build.wheels, *build.sources)
+        files += self.project.wheels if self.project else ()
+        return tuple({item.sha256: item for item in files}.values())
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What the image's compiled components were compiled from."""
+        """The sources of the image's compiled components."""
         return tuple(source for build in self.builds for source in build.sources)
 
     @property
     def installed(self) -> tuple[Deb | Installed, ...]:
-        """All Debian packages of the image: those added, and those of the base that they do not replace."""
+        """All Debian packages of the image: the added ones, and those of the base that stay."""
         added = {(deb.name, deb.architecture) for deb in self.debs}
         names = {deb.name for deb in self.debs}
         below = self.image.packages if self.image else ()
-        # A package may change from `all` to an architecture, but two of one name are two architectures'.
+        # An added package replaces one of the same name and architecture. It may also change a package from
+        # `all` to an architecture, or back. Packages of foreign architectures stay.
         kept = (
             package
             for package in below
@@ -313,15 +312,12 @@ class Lock(Strict):
 
     @cached_property
     def checksum(self) -> str:
-        """Hash of the lock's content: hex sha256; its first 12 digits make the tag.
-
-        `layers` is left out, because it follows from the rest.
-        """
+        """Hex sha256 of the lock's content, without `layers`; its first 12 digits are a tag."""
         text = braced([_HASHED, *rows(self.knowing(()))])
         return hashlib.sha256(f"{text}\n".encode()).hexdigest()
 
     def __copy__(self) -> Lock:
-        """Copy without the cached checksum: a copy is made to be changed."""
+        """Copy without the cached checksum, because the copy will be changed."""
         copied = super().__copy__()
         copied.__dict__.pop("checksum", None)
         return copied
@@ -339,9 +335,9 @@ def path_for(recipe: Path) -> Path:
 
 
 def rows(lock: Lock, *, leave_out: Collection[str] = ()) -> list[str]:
-    """Write each field of a lock as `"key": value`, in the order of the model, a package a line.
+    """Write each field of a lock as `"key": value`, in the order of the model, one package a line.
 
-    `builds`, `image`, `layers`, `project` and `requirements` are written only where the lock has them.
+    Empty `builds`, `image`, `layers`, `project` and `requirements` are left out.
     """
     written = []
     for key, value in lock.model_dump(mode="json", exclude=set(leave_out)).items():
@@ -373,7 +369,7 @@ def _dump(value: Any, indent: str) -> str:
 
 
 def _dump_build(build: dict[str, Any]) -> str:
-    """Write one build with a key a line, and its packages one a line."""
+    """Write one build with one key a line, and one package a line."""
     parts = []
     for key, value in build.items():
         if value and key in ("debs", "wheels", "sources"):
@@ -388,7 +384,7 @@ def require_in_step(lock: Lock, inputs: str, recipe: Path) -> None:
     """Refuse a lock that was made from another recipe, or an older state of it.
 
     Raises:
-        LockError: with the command that mends it.
+        LockError: names the command that writes the lock again.
 
     """
     if lock.inputs != inputs:
@@ -400,5 +396,5 @@ def require_in_step(lock: Lock, inputs: str, recipe: Path) -> None:
 
 
 def again(where: str) -> str:
-    """Name the command that writes a lock again: a sentence for a hint."""
+    """Return the command that writes a lock again, as a hint."""
     return f"run: imagebuilder lock {where.partition(': ')[0].removesuffix('.lock')}.yaml"

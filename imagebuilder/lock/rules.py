@@ -1,8 +1,8 @@
-"""What must hold in every lock, whatever its recipe. People do not read seventy kilobytes, so this does.
+"""Check what must be true in every lock, whatever its recipe: nobody reviews seventy kilobytes by eye.
 
-A lock comes with pull requests and with other people's images. A package's name, version and file name say
-the same thing three times; here they have to agree. What a lock says must also be said once, and in the one
-order in which the resolver writes it. `resolve.agreement` compares a lock with its recipe.
+Locks arrive in pull requests and with other people's images. A package's name, version and file name state
+the same fact three times, so they have to agree. Every list must also be free of duplicates, and in the order
+in which the resolver writes it. `resolve.agreement` compares a lock with its recipe.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imagebuilder.lock.model import BaseImage, Build, Deb, Lock, ProjectBuild, S
 _PYTHON = re.compile(r"3\.[0-9]{1,2}")
 _BASE = re.compile(r"[a-z]+:[a-z]+")
 _ORIG = re.compile(r"\.orig\.tar\.[a-z0-9]+")
-# Texts of an override are printed for people: each is one line.
+# Texts of an override are printed: each has to be one line.
 _LINE = re.compile(r"[^\x00-\x1f\x7f]{1,1000}")
 # The newest C library known, for tags of wheels in a lock that does not name its own.
 _NEWEST_GLIBC = "2.99"
@@ -49,9 +49,9 @@ def require(lock: Lock, where: str) -> None:
 
     """
     hint = locks.again(where)
-    found = [Problem(message=text, where=f"{where}: {key}", hint=hint) for key, text in _problems(lock)]
-    if found:
-        raise LockError.of(found)
+    problems = [Problem(message=text, where=f"{where}: {key}", hint=hint) for key, text in _problems(lock)]
+    if problems:
+        raise LockError.of(problems)
 
 
 def _problems(lock: Lock) -> Problems:
@@ -75,7 +75,7 @@ def _problems(lock: Lock) -> Problems:
 
 
 def _head(lock: Lock) -> Problems:
-    """Check the fields that depend on no other."""
+    """Check the fields that stand alone."""
     if platforms.of(lock.architecture) not in platforms.KNOWN:
         yield "architecture", f"`{lock.architecture}` is not one that images are made for"
     if not _PYTHON.fullmatch(lock.python):
@@ -142,8 +142,8 @@ def _tags(lock: Lock) -> dict[str, int] | None:
     if machine is None or not _PYTHON.fullmatch(lock.python):
         return None
     libc = next((package.version for package in lock.installed if package.name == "libc6"), "")
-    found = re.match(r"2\.[0-9]{1,2}(?![0-9])", libc)
-    return wheeltags.order(lock.python, found[0] if found else _NEWEST_GLIBC, machine)
+    release = re.match(r"2\.[0-9]{1,2}(?![0-9])", libc)
+    return wheeltags.order(lock.python, release[0] if release else _NEWEST_GLIBC, machine)
 
 
 def _debs(key: str, debs: Iterable[Deb], lock: Lock) -> Problems:
@@ -200,7 +200,7 @@ def _project(project: ProjectBuild, lock: Lock) -> Problems:
 def _source(source: Source) -> str:
     """Return how a source contradicts itself; "" if it does not."""
     if bool(source.path) != bool(source.suite) or (source.upstream and source.path):
-        return f"{source.file} is from more than one place, or from half of one"
+        return f"{source.file} states two origins, or half of one"
     if source.origin == "debian":
         upstream = source.version.partition(":")[2] or source.version
         upstream = upstream.rpartition("-")[0] or upstream

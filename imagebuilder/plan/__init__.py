@@ -1,4 +1,4 @@
-"""The plan: which layers an image has, and its config. Pure: no network, clock, environment or folder."""
+"""The plan: an image's layers and config. Pure: no network, clock, environment or current directory."""
 
 from __future__ import annotations
 

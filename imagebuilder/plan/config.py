@@ -1,4 +1,4 @@
-"""What an image's config says: variables, labels, user, and the tags of the image."""
+"""Make an image's config (variables, labels, user) and its tags."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from imagebuilder.lock.model import Lock
 from imagebuilder.plan.layer import VENV, Project, User
 from imagebuilder.recipe import Recipe, tags
 
-# The time of everything in an image: the same lock gives the same bytes on any day. RFC 3339.
+# The time of everything in an image, in RFC 3339: the same lock gives the same bytes on any day.
 EPOCH = "1970-01-01T00:00:00Z"
-# Lists of folders: where a base from a registry has one too, its folders come after the image's own.
+# Lists of folders. The folders of a base from a registry come after the image's own.
 _LISTS = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
-# Variables of a base that speak of its own user, who is not this image's.
+# Variables that describe the base's user; the image may have another one.
 _OF_THE_USER = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME"})
 # Variables that make programs load or run what they name: glibc's loader (ld.so(8)), Python, bash, sh, Perl,
 # Node.js, Java, Ruby, git and ssh. LD_LIBRARY_PATH stays: images of CUDA find the driver through it.
@@ -37,7 +37,7 @@ PATH = f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What the image config says; mappings are tuples of pairs, sorted by name."""
+    """The image's config; mappings are tuples of pairs, sorted by name."""
 
     env: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...]
@@ -52,7 +52,8 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
     """Make the config of an image from its recipe, its lock and what is known of the user's own files."""
     recipe = selection.recipe
     said = {name: text for name, text in recipe.about.model_dump().items() if text}
-    # A suite that is bootstrapped from its archive has a name, and no digest: the lock's says which bytes.
+    # A suite that is bootstrapped from its archive has a name but no digest: the lock's checksum identifies
+    # it.
     known = {
         "title": recipe.name,
         "version": version(selection, lock),
@@ -87,18 +88,18 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
 
 
 def user(recipe: Recipe, lock: Lock) -> User:
-    """Choose the image's user: the one that the recipe names, with an id that the base has not given away."""
+    """Return the image's user: named by the recipe, with an id that no user of the base has."""
     name = recipe.ssh.user
     if name == "root":
         return User(name="root", uid=0, home="/root")
-    # A base may have users of its own: Ubuntu's has one with the first number. One of this name stays.
+    # Bases may have users: Ubuntu's has one with id 1000. A user with the recipe's name keeps its id.
     taken = lock.image.accounts if lock.image else {}
     free = next(number for number in count(1000) if number not in taken.values())
     return User(name=name, uid=taken.get(name, free), home=f"/home/{name}")
 
 
 def environment(selection: Selection, lock: Lock) -> dict[str, str]:
-    """All variables of the image: the base's, the venv's, the components', the recipe's own (which win)."""
+    """Return all variables of the image. The recipe's win, then components', the venv's and the base's."""
     env = {"PATH": PATH, "VIRTUAL_ENV": VENV, "LANG": "C.UTF-8"}
     for part in selection.parts:
         env |= part.env
@@ -106,17 +107,17 @@ def environment(selection: Selection, lock: Lock) -> dict[str, str]:
 
 
 def inherited_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Keep the labels of a base, except those that would pass for what this tool says of an image."""
+    """Return the labels of a base, except those that look like this tool's own."""
     return {name: text for name, text in labels.items() if not name.lower().startswith(label_names.OWN)}
 
 
 def inherited_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Keep the variables of a base that an image on it may have too."""
+    """Return the variables of a base, except those that make programs load or run something."""
     return {name: text for name, text in env.items() if not _LOADING.fullmatch(name)}
 
 
 def image_tags(selection: Selection, lock: Lock) -> tuple[str, ...]:
-    """Name the tags to push under: the recipe's templates filled in, else what the image holds and its lock.
+    """Return the tags to push: the recipe's filled templates, or the default tags.
 
     Raises:
         InputError: a filled template is too long for a tag.
@@ -126,10 +127,10 @@ def image_tags(selection: Selection, lock: Lock) -> tuple[str, ...]:
 
 
 def index_tags(selection: Selection, file: LockFile) -> tuple[str, ...]:
-    """Name the tags of what joins the platforms' images; each has to be right for every one of them.
+    """Return the tags of an image index. Each has to be true for the images of all platforms.
 
     Raises:
-        InputError: platforms have different versions of what a tag names.
+        InputError: a tag contains a version that differs between platforms.
 
     """
     made = [_tags(selection, lock, file.checksum) for lock in file.sections]
@@ -147,7 +148,7 @@ def index_tags(selection: Selection, file: LockFile) -> tuple[str, ...]:
 
 
 def version(selection: Selection, lock: Lock) -> str:
-    """Make a version from what the image holds: `torch2.10.0-cu12.8-py3.13-trixie`."""
+    """Make the image's version from the main pins: `torch2.10.0-cu12.8-py3.13-trixie`."""
     pins = lock.pins
     words = [
         catalog.fill(component.framework.tag, pins[name].partition("+")[0])
@@ -171,7 +172,7 @@ def _tags(selection: Selection, lock: Lock, checksum: str) -> tuple[str, ...]:
     for tag in made:
         if not TAG.fullmatch(tag):
             raise InputError(
-                f"`{tag}` is no tag that a registry takes",
+                f"`{tag}` is not a valid tag",
                 where=selection.places.of("tags"),
                 hint="at most 128 letters, digits, `.`, `_` and `-`; shorten a version with {name:2}",
             )
@@ -179,7 +180,7 @@ def _tags(selection: Selection, lock: Lock, checksum: str) -> tuple[str, ...]:
 
 
 def _on_top(below: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
-    """Lay variables over those of the base; lists of folders are joined, each folder once."""
+    """Merge variables with those of the base; lists of folders are joined, each folder once."""
     made = {**{name: value for name, value in below.items() if name not in _OF_THE_USER}, **env}
     for name in _LISTS:
         if name in below and name in env:

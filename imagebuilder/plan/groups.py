@@ -1,8 +1,8 @@
-"""Groups of Debian packages that share a layer of the system, by purpose (groups.yaml). Pure.
+"""Group Debian packages that share a layer, by purpose (groups.yaml). Pure.
 
-One layer of all packages would be pushed and pulled whole for every security update; a layer for each would
-be hundreds. So packages are grouped by what they are for. Where a package goes depends on its own source
-package alone (but for large ones of no purpose known here), so no other change moves it to another layer.
+With one layer for all packages, every security update would push and pull all of them. One layer for each
+would make hundreds. So packages are grouped by purpose. A package's group depends only on its source package
+(except for large packages without a known purpose), so changes in other packages do not move it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from imagebuilder.core.model import Strict, Table
 from imagebuilder.lock.model import Deb
 
 _FILE = "groups.yaml"
-# Of what belongs to no purpose, which is mostly what `apt:` asks for, a source package of this size has a
-# layer of its own, as a wheel has; but no more of them than this.
+# Among packages without a known purpose (mostly those of `apt:`), the source packages from this size on get
+# their own layer, up to this number.
 _OWN_LAYER_BYTES = 8_000_000
 _MOST_ALONE = 8
 _OTHER = "other"
@@ -31,7 +31,7 @@ _WILD = re.compile(r"[*?\[]")
 
 
 class _Purpose(Strict):
-    title: Annotated[str, Field(description="What people call it.")]
+    title: Annotated[str, Field(description="Title for people.")]
     sources: Annotated[tuple[str, ...], Field(description="Names of source packages; `*` for a version.")]
 
 
@@ -41,8 +41,8 @@ class Group:
 
     Attributes:
         name: a purpose of groups.yaml, `other`, or `source:NAME` for a large source package of no purpose.
-        title: what people call it.
-        debs: in the order that they came in; at least one.
+        title: title for people.
+        debs: its packages, sorted by name; at least one.
 
     """
 
@@ -52,15 +52,15 @@ class Group:
 
 
 def of(debs: Iterable[Deb]) -> tuple[Group, ...]:
-    """Group packages; the base comes first, and what has no purpose known here last."""
-    found: dict[str, list[Deb]] = {}
+    """Group packages, in the order of groups.yaml; those without a known purpose come last."""
+    by_source: dict[str, list[Deb]] = {}
     for deb in debs:
-        found.setdefault(source(deb), []).append(deb)
-    alone = set(_alone({name: sum(deb.size for deb in there) for name, there in found.items()}))
+        by_source.setdefault(source(deb), []).append(deb)
+    alone = set(_alone({name: sum(deb.size for deb in own) for name, own in by_source.items()}))
     groups: dict[str, list[Deb]] = {}
-    for name, there in found.items():
+    for name, own in by_source.items():
         group = _purpose(name) or (f"source:{name}" if name in alone else _OTHER)
-        groups.setdefault(group, []).extend(there)
+        groups.setdefault(group, []).extend(own)
     titles = {
         **{name: purpose.title for name, purpose in _purposes().items()},
         **{f"source:{name}": name for name in sorted(alone)},
@@ -74,16 +74,16 @@ def of(debs: Iterable[Deb]) -> tuple[Group, ...]:
 
 
 def source(deb: Deb) -> str:
-    """Name a package's source package: an archive keeps it in a folder of that name (Debian Policy 5.6.1).
+    """Return a package's source package: the name of its folder in the archive (Debian Policy 5.6.1).
 
-    In an archive without a pool there is no such folder; then the package stands for itself.
+    Archives without a pool have no such folder: then it is the package's own name.
     """
     folders = deb.path.split("/")[:-1]
     return folders[-1] if "pool" in folders and folders[-1] != "pool" else deb.name
 
 
 def _alone(sizes: Mapping[str, int]) -> list[str]:
-    """Choose the source packages of no purpose that are large enough for a layer of their own."""
+    """Return the source packages without a purpose that are large enough for their own layer."""
     large = [name for name, size in sizes.items() if size >= _OWN_LAYER_BYTES and not _purpose(name)]
     return sorted(large, key=lambda name: (-sizes[name], name))[:_MOST_ALONE]
 
@@ -94,9 +94,9 @@ def _order(deb: Deb) -> tuple[str, str]:
 
 @cache
 def _purpose(source: str) -> str:
-    """Name the purpose of a source package; empty where none is known."""
+    """Return the purpose of a source package; "" if none is known."""
     for beginning, pattern, name in _patterns():
-        # Most are seen to match, or not to, without being compiled for that.
+        # The cheap comparisons come first: they settle most cases without a regex.
         if source.startswith(beginning) and (source == pattern or fnmatchcase(source, pattern)):
             return name
     return ""
@@ -104,7 +104,7 @@ def _purpose(source: str) -> str:
 
 @cache
 def _patterns() -> tuple[tuple[str, str, str], ...]:
-    """List what comes before the first wildcard of each pattern, the pattern, and its purpose; in order."""
+    """Return the text before each pattern's first wildcard, the pattern and its purpose, in order."""
     return tuple(
         (_WILD.split(pattern, maxsplit=1)[0], pattern, name)
         for name, purpose in _purposes().items()

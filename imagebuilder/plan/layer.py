@@ -1,7 +1,7 @@
 """The kinds of layers that an image has, and their keys.
 
-A layer's `key` is the hash of all that determines its bytes, with a format version, so that an engine can ask
-its store whether the layer is there before it makes anything. It is computed once: layers do not change.
+A layer's `key` is the hash of everything that determines its bytes, and of a format version. An engine looks
+it up in the store before it makes the layer. It is computed once: layers are immutable.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from imagebuilder.core import labels as label_names
 from imagebuilder.lock.model import BaseLayer, Deb, Source, Wheel
 
 VENV = catalog.VENV
-# Where the entrypoint of an image with `ssh: {keys: baked}` finds them.
+# The folder of the keys in an image with `ssh: {keys: baked}`.
 BAKED_KEYS = "/etc/imagebuilder/keys"
-# Of a field that changes no byte of its layer.
+# Marks a field that changes no byte of its layer.
 _NOT_IN_KEY = MappingProxyType({"key": False})
 
 
@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """The image's user; `name` is `root` where no other is made. `uid` is numeric, the group is always 0."""
+    """The image's user: `root`, or one that is created. Its group is always 0."""
 
     name: str
     uid: int
@@ -48,9 +48,9 @@ class User:
 
 @dataclass(frozen=True, kw_only=True)
 class OsLayer:
-    """The Debian packages, configured; and the user and the empty venv that need a running system to make.
+    """The installed Debian packages, the user, and the empty venv.
 
-    `asked` are the packages that were asked for, of which all others are dependencies. They change no byte.
+    `asked` are the requested packages; the others are their dependencies. It changes no byte.
     """
 
     distribution: str
@@ -70,9 +70,9 @@ class OsLayer:
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """Sections of the archive that packages are from, and that a base's own sources leave out."""
-        found = {word for deb in self.debs for word in deb.path.split("/")[1:3]}
-        return tuple(sorted(found & {"contrib", "non-free", "multiverse", "restricted"}))
+        """Sections of the archive that hold some of the packages, besides the default ones."""
+        folders = {word for deb in self.debs for word in deb.path.split("/")[1:3]}
+        return tuple(sorted(folders & {"contrib", "non-free", "multiverse", "restricted"}))
 
     @cached_property
     def key(self) -> str:
@@ -81,17 +81,17 @@ class OsLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class OsPart:
-    """A layer of the system: what some of its packages brought, or its state, which is all the rest.
+    """One of the layers that a system is split into: the files of some packages, or its state (all the rest).
 
-    All parts of a system are made at once, and together are the files of its `OsLayer`. A part's key is of
-    the whole system, for a script of one package may change what another brought; but as a rule its bytes,
-    and with them its digest, depend on its own packages alone.
+    All parts are made at once; together they have the files of the `OsLayer`. A part's key covers the whole
+    system, because one package's script may change another package's files. But usually a part's bytes, and
+    so its digest, depend only on its own packages.
 
     Attributes:
-        system: that it is a part of.
-        name: one of its kind in the system.
-        about: what people call what is in it.
-        debs: whose files it has; none for the state.
+        system: the system that it is a part of.
+        name: unique among the parts of the system.
+        about: title for people.
+        debs: the packages whose files it has; none for the state.
 
     """
 
@@ -114,15 +114,15 @@ class OsPart:
 
     @property
     def likely(self) -> str:
-        """A key of its own packages alone: what they gave in another system is a good guess of the bytes."""
+        """A key of its own packages only. What they gave in another system is a good guess of the bytes."""
         system = self.system
-        where = [system.distribution, system.suite, system.architecture]
-        return _key("os-part-likely", self.FORMAT, [where, self.name, [deb.sha256 for deb in self.debs]])
+        suite = [system.distribution, system.suite, system.architecture]
+        return _key("os-part-likely", self.FORMAT, [suite, self.name, [deb.sha256 for deb in self.debs]])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedLayer:
-    """A layer of the base as its registry has it: no byte of it changes, so it is shared and not sent."""
+    """A layer of a base from a registry. Its bytes do not change, so registries can share it."""
 
     blob: BaseLayer
     title: str
@@ -136,7 +136,7 @@ class ImportedLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class UpperOsLayer(OsLayer):
-    """What installing the packages changes in the base whose layers are `below`: the difference alone."""
+    """The changes that installing packages makes to a base whose layers are `below`."""
 
     below: tuple[BaseLayer, ...]
 
@@ -153,7 +153,7 @@ class UpperOsLayer(OsLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class WheelLayer:
-    """Wheels unpacked into the venv, in this order; `component` is the pin that they belong to."""
+    """Wheels unpacked into the venv, in this order; `component` is the pin that requires them."""
 
     component: str
     wheels: tuple[Wheel, ...]
@@ -170,23 +170,23 @@ class WheelLayer:
 
     @cached_property
     def key(self) -> str:
-        # Only the bytes count: which component asked for a wheel changes nothing in the layer.
+        # The component is not part of the key: it changes no byte.
         wheels = [(wheel.file, wheel.sha256) for wheel in self.wheels]
         return _key("wheels", self.FORMAT, [wheels, self.python, self.venv])
 
 
 @dataclass(frozen=True, kw_only=True)
 class BytecodeLayer:
-    """Wheels' modules, compiled: what Python would write into `__pycache__` at the first import of each.
+    """Wheels' modules, compiled: the files that Python would write into `__pycache__` at their first import.
 
     Attributes:
-        component: the pin that the wheels belong to.
-        wheels: whose modules; in the order in which they are unpacked.
-        python: its release, as in 3.13.
-        packages: Debian's packages of that Python, which has to be the image's very own, and what it runs on.
-        below: layers of a base from a registry, which then has what is not among the packages.
-        architecture: of the packages.
-        venv: where the wheels are.
+        component: the pin that requires the wheels.
+        wheels: the wheels with the modules, in the order in which they are unpacked.
+        python: Python's release, as in 3.13.
+        packages: Debian's packages of the image's own Python, and the libraries that it runs on.
+        below: layers of a base from a registry; they have what is not among the packages.
+        architecture: architecture of the packages.
+        venv: the folder that the wheels are unpacked into.
 
     """
 
@@ -198,7 +198,7 @@ class BytecodeLayer:
     architecture: str
     venv: str = VENV
 
-    FORMAT = 3  # also of `layers/hooks/bytecode`: a change there that changes bytes counts this up
+    FORMAT = 3  # increase this, too, if a change in `layers/hooks/bytecode` changes bytes
 
     @property
     def title(self) -> str:
@@ -212,13 +212,13 @@ class BytecodeLayer:
         return _key("bytecode", self.FORMAT, [wheels, self.python, self.venv, *self._compiler])
 
     def part_key(self, sha256: str, modules: Sequence[str]) -> str:
-        """Name what a wheel's modules give: those of these paths, of the wheel with this hash."""
+        """Return the key of the bytecode of these modules of the wheel with this hash."""
         return _key("bytecode-part", self.FORMAT, [sha256, modules, self.python, *self._compiler])
 
     @property
     def _compiler(self) -> tuple[list[str], list[str]]:
-        # The compiler is a part of Python: what that is linked against changes nothing in what it writes, and
-        # another machine's gives the same. A base's Python is known by the base alone.
+        # Only Python's own packages determine the bytecode, not the libraries it is linked against, nor the
+        # machine. If Python comes with a base from a registry, the base's layers identify it.
         compiler = sorted({deb.version for deb in self.packages if f"python{self.python}" in deb.name})
         return compiler, [] if compiler else [layer.digest for layer in self.below]
 
@@ -243,17 +243,17 @@ class FilesLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltLayer:
-    """A component compiled from its source, in a root of its own of which nothing else is kept.
+    """A component compiled from its source, in a root that is thrown away afterwards.
 
     Attributes:
-        component, version: what it is.
-        root: the Debian packages that it is compiled in; those of the image, and more.
-        below: compiled components that are in that root too.
-        wheels: Python packages that are there only meanwhile.
-        sources: what is compiled.
+        component, version: the component and its full version.
+        root: the system that it is compiled in: packages of the image, and more.
+        below: compiled components that are also in that root.
+        wheels: Python packages installed only while it compiles.
+        sources: the source archives.
         env: variables of the steps, sorted.
-        steps: commands of the shell.
-        produces: paths of which the layer is made, without the slash at their beginning.
+        steps: shell commands.
+        produces: paths that the layer consists of, without a slash at the beginning.
 
     """
 
@@ -275,11 +275,11 @@ class BuiltLayer:
 
     @property
     def folder(self) -> str:
-        """Where the source is unpacked; a plain place, for it stands in what the compiler makes."""
+        """The folder that the source is unpacked into. Compiled files may contain this path."""
         return f"/usr/src/{self.component}-{self.version}"
 
     def script(self, place: str) -> str:
-        """Write all steps as one script of the shell: unpack, compile, install into DESTDIR.
+        """Return all steps as one shell script: unpack, compile, install into DESTDIR.
 
         Args:
             place: the folder with `archives`, `python` (unpacked wheels) and `product` (DESTDIR).
@@ -288,7 +288,7 @@ class BuiltLayer:
         variables = {
             "DESTDIR": f"{place}/product",
             "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            # What a configure script writes down of whom and where it ran for.
+            # Configure scripts record user and host in what they make.
             "USER": "root",
             "HOME": "/root",
             "HOSTNAME": "localhost",
@@ -370,7 +370,7 @@ class PackageLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class KeysLayer:
-    """An ssh key that is baked in. It is random, and so in no plan: a store makes it once for each lock."""
+    """A baked-in ssh key. It is random, so the plan does not contain it: a store makes one for each lock."""
 
     image: str
     lock: str
@@ -457,7 +457,7 @@ Layer = (
 
 
 def fields(value: Any) -> dict[str, Any]:
-    """Give the fields of a dataclass by name, to make another kind of it."""
+    """Return the fields of a dataclass by name, to make a subclass of it."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 

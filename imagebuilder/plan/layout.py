@@ -1,4 +1,4 @@
-"""The layout of an image: its layers, the lowest first. Pure: no network, clock, environment or folder."""
+"""The layout of an image: its layers, the lowest first. Pure."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from imagebuilder.plan.layer import (
 )
 
 MAX_LAYERS = 60
-# Wheels from this size on get a layer of their own; smaller ones share one per component. Chosen so that
-# everything worth not pushing again stands alone: a shared layer is at worst a few of these.
+# Wheels from this size on get their own layer; smaller ones share one for each component. So a changed pin
+# rebuilds and pushes little else.
 OWN_LAYER_BYTES = 8_000_000
-# The part of a system that belongs to no package; see `parts`.
+# The name of the part that belongs to no package; see `parts`.
 STATE = "state"
-# Debian's packages that compile a module, by what stands before and after `python3.13`; and those that
-# they are linked against.
+# Debian's packages with the compiler for modules, as text before and after `python3.13`; and the packages
+# that they are linked against.
 _PYTHON_PARTS = (("", "-minimal"), ("lib", "-minimal"), ("lib", "-stdlib"))
 _PYTHON_RUNS_ON = frozenset({"libc6", "libexpat1", "zlib1g"})
 # What more a project's backend may load or run: libraries of Python's own modules, and a shell.
@@ -54,9 +54,9 @@ _BUILD_VENV = "/build/venv"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Ordered layers (the lowest first), the config and the tags of one image; the first tag is its own.
+    """Ordered layers (the lowest first), the config and the tags of one image; the first tag is the main one.
 
-    `siblings` are all platforms of its recipe, its own among them.
+    `siblings` are all platforms of its recipe, including its own.
     """
 
     name: str
@@ -77,13 +77,13 @@ class Plan:
 
     @property
     def system(self) -> OsLayer:
-        """The system that packages are installed into, whether it is one layer here or its parts are."""
-        found = (layer.system if isinstance(layer, OsPart) else layer for layer in self.layers)
-        return next(layer for layer in found if isinstance(layer, OsLayer))
+        """The system of Debian packages, whether it is one layer or split into parts."""
+        layers = (layer.system if isinstance(layer, OsPart) else layer for layer in self.layers)
+        return next(layer for layer in layers if isinstance(layer, OsLayer))
 
     @property
     def system_layers(self) -> int:
-        """How many layers, from the lowest on, hold Debian packages: those of the base, and the system."""
+        """How many of the lowest layers hold Debian packages: the base's layers, and the system's."""
         return sum(isinstance(layer, ImportedLayer | OsLayer | OsPart) for layer in self.layers)
 
     def of_image(self, titles: Collection[str]) -> Plan:
@@ -110,7 +110,7 @@ def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Pr
 
     Args:
         selection: the recipe, with its components.
-        lock: what it was resolved to.
+        lock: its lock.
         files: the image's own files (entrypoint, ssh and shell settings), from `imagebuilder.plan.rootfs`.
         project: the user's own files.
 
@@ -133,7 +133,7 @@ def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Pr
             *_built_layers(selection, lock),
             *_wheel_layers(lock),
             *_bytecode_layers(lock),
-            # Last, and small: what changes with every recipe must not stand below gigabytes.
+            # Small, and last: it differs between recipes, and must not lie below shared gigabytes.
             FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
             *_package_layers(selection, lock, project.package),
             *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
@@ -148,9 +148,9 @@ def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Pr
 
 
 def parts(system: OsLayer) -> tuple[OsPart, ...]:
-    """Part a system by what its packages are for; the state, which changes with each of them, comes last.
+    """Split a system into layers by purpose. The state comes last, because it changes with every package.
 
-    One above a base from a registry is one layer.
+    A system on top of a base from a registry is not split.
     """
     if isinstance(system, UpperOsLayer):
         return ()
@@ -162,7 +162,7 @@ def parts(system: OsLayer) -> tuple[OsPart, ...]:
 
 
 def wheel_layers(lock: Lock) -> tuple[WheelLayer, ...]:
-    """Lay out the wheels of an image alone: what of its layers follows from its lock and nothing else."""
+    """Return the layers of wheels, which depend only on the lock."""
     return tuple(_wheel_layers(lock))
 
 
@@ -202,7 +202,7 @@ def _system_layers(lock: Lock, user: User) -> tuple[OsLayer | OsPart, ...]:
 
 
 def _built_layers(selection: Selection, lock: Lock) -> tuple[BuiltLayer, ...]:
-    """Lay out what is compiled, in the lock's order: each after those that it is compiled against."""
+    """Return compiled components in the lock's order: each after those that it is compiled against."""
     parts = selection.by_name
     image = {deb.name: deb for deb in lock.debs}
     done: dict[str, BuiltLayer] = {}
@@ -242,9 +242,9 @@ def _built_layers(selection: Selection, lock: Lock) -> tuple[BuiltLayer, ...]:
 
 
 def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
-    """Large wheels alone, small ones grouped by component; the largest first, for they change least.
+    """Yield a layer for each large wheel, the largest first, and one for each component's small wheels.
 
-    With more layers than an image may have, the smallest of the large join their component's group.
+    If that makes more layers than an image may have, the smallest large wheels join their component's layer.
     """
     alone = _alone(lock)
     for wheel in alone:
@@ -285,7 +285,7 @@ def _interpreter(lock: Lock) -> tuple[Deb, ...]:
 
 
 def _alone(lock: Lock) -> tuple[Wheel, ...]:
-    """Choose the wheels that have a layer of their own, the largest first."""
+    """Return the wheels that have their own layer, the largest first."""
     system = len(lock.image.layers) if lock.image else len(groups.of(lock.debs))
     below = len(lock.builds) + system
     # Each component may have a layer of small wheels, and one of bytecode.
@@ -300,25 +300,25 @@ def _alone(lock: Lock) -> tuple[Wheel, ...]:
 
 
 def _has_modules(wheel: Wheel) -> bool:
-    """Guess from its file name whether a wheel is more than libraries, of which no plan reads a byte.
+    """Guess from its file name whether a wheel has Python modules, because plans read no wheels.
 
-    A wheel for one platform and any Python (`py3-none-manylinux_2_28_x86_64`) brings programs and libraries
-    of C, as NVIDIA's do; what is for one Python, or for any platform, brings modules. A wrong guess costs
-    a shared layer at most: modules are compiled in any case, and without modules there is no layer.
+    A wheel for one platform and any Python (`py3-none-manylinux_2_28_x86_64`), such as NVIDIA's, has C
+    libraries and programs. A wheel for one Python, or for any platform, has modules. A wrong guess only moves
+    bytecode to a shared layer: modules are compiled in any case, and without modules there is no layer.
     """
     _, abi, platform = wheel.file.removesuffix(".whl").rsplit("-", 3)[-3:]
     return abi != "none" or platform == "any"
 
 
 def _bytecode_layers(lock: Lock) -> Iterable[BytecodeLayer]:
-    """Lay out the bytecode of wheels, in the order in which these are unpacked.
+    """Yield the layers of bytecode, in the order in which their wheels are unpacked.
 
-    Large wheels with modules have a layer each, as their files have; all others share one for each component.
+    Each large wheel with modules has its own layer; the others share one for each component.
     """
     interpreter = tuple(f"{before}python{lock.python}{after}" for before, after in _PYTHON_PARTS)
     packages = _interpreter(lock)
     if not lock.image and not any(deb.name in interpreter for deb in packages):
-        return  # a Python that Debian does not name this way: modules are compiled when they are imported
+        return  # not a Python of Debian's: modules are compiled when they are imported
     own = tuple(wheel for wheel in _alone(lock) if _has_modules(wheel))
     shared: dict[str, tuple[Wheel, ...]] = {}
     for layer in _wheel_layers(lock):

@@ -1,4 +1,4 @@
-"""The same plan as a Dockerfile that any BuildKit builds, without imagebuilder. Pure, like the plan."""
+"""Write a plan as a Dockerfile, which any BuildKit builds without imagebuilder. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from imagebuilder.plan import (
     WheelLayer,
 )
 
-# Where a component is compiled; nothing of it is kept.
+# The folder that components are compiled in; it is not kept.
 _PLACE = "/imagebuilder"
-# The end mark of files written out in the Dockerfile: nothing that a file of ours would hold on a line.
+# The end mark of heredocs: none of our files has such a line.
 _HEREDOC = "IMAGEBUILDER_END_OF_FILE"
 
 
@@ -77,7 +77,7 @@ def render(plan: Plan, template: str) -> str:
     environment.filters["dirname"] = posixpath.dirname
     return environment.from_string(template).render(
         name=plan.name,
-        # What the most have goes without saying.
+        # The default platform is left out.
         platform="" if plan.platform == platforms.DEFAULT else plan.platform,
         tag=plan.tag,
         base=base_of(plan),
@@ -104,13 +104,13 @@ def projects(plan: Plan) -> tuple[tuple[str, ProjectLayer], ...]:
 
 
 def upstream_sources(plan: Plan) -> tuple[Source, ...]:
-    """List the archives that the Dockerfile does not fetch, and has to be given."""
+    """Return the source archives that the Dockerfile does not fetch: the user has to provide them."""
     layers = (layer for layer in plan.layers if isinstance(layer, BuiltLayer))
     return tuple(source for layer in layers for source in layer.sources if source.upstream)
 
 
 def base_of(plan: Plan) -> str:
-    """Name what the Dockerfile starts from: a suite, or the very image that the lock has, by its digest."""
+    """Return the Dockerfile's base: a suite, or the lock's base image by its digest."""
     system = plan.system
     if not isinstance(system, UpperOsLayer):
         return f"{system.distribution}:{system.suite}"
@@ -133,7 +133,7 @@ def _compiled(layer: BuiltLayer) -> _Compiled:
 
 
 def _commands(entries: list[Entry]) -> list[str]:
-    """Write folders and links as shell commands: COPY makes neither."""
+    """Return shell commands that make folders and links, because COPY makes neither."""
     commands = []
     for entry in entries:
         path = shlex.quote(entry.path)
@@ -145,7 +145,7 @@ def _commands(entries: list[Entry]) -> list[str]:
 
 
 def _baked_keys(plan: Plan) -> list[str]:
-    """Make the key of an image that has one baked in: here another one with every build."""
+    """Return shell commands that make the baked-in key; unlike our engine, every build makes a new one."""
     commands = []
     for layer in plan.layers:
         if isinstance(layer, KeysLayer):

@@ -1,8 +1,8 @@
-"""What an image holds as plain files of ours: the entrypoint, and settings of ssh, sshd and login shells.
+"""Make this tool's own files in an image: the entrypoint, and settings of ssh, sshd and login shells.
 
-The files are in `plan/files/`, some as templates; docs/explanation/ssh.md describes what they do together.
-All that goes from a recipe into one of them is quoted for the reader of that file, unless the recipe's model
-takes nothing that would need it.
+The files are in `plan/files/`, some as templates; docs/explanation/ssh.md describes how they work together.
+Values from a recipe are quoted for the program that reads the file, unless the recipe's model allows only
+characters that need no quotes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from imagebuilder.plan.sshkeys import NODE_ALIAS
 from imagebuilder.recipe import Recipe
 
 _FOLDER = "files"
-# Where each file ends up, and its mode.
+# Each file's path in the image, and its mode.
 _FILES = (
     ("entrypoint.bash", "/usr/local/bin/imagebuilder-entrypoint", 0o755),
     ("mpi-node.sh", "/usr/local/bin/imagebuilder-mpi-node", 0o755),
@@ -27,8 +27,8 @@ _FILES = (
     ("ssh_config.template", "/etc/ssh/ssh_config.d/imagebuilder.conf", 0o644),
     ("profile.sh.template", "/etc/profile.d/imagebuilder.sh", 0o644),
 )
-_SSH_PORT = 22  # ssh's own, where nothing is said
-# The end of the settings, where a key is baked in.
+_SSH_PORT = 22  # ssh's default
+# The end of the settings of an image with a baked-in key.
 _BAKED = """\
 # The key that is baked in counts where the job brings none.
 if [ -z "${{IMAGEBUILDER_KEYS-}}" ] && [ ! -d /run/secrets/imagebuilder ]; then
@@ -38,16 +38,16 @@ fi
 
 
 def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, ...]:
-    """Make the plain files of an image. Pure: reads nothing but this package's own data.
+    """Make the plain files of an image. Pure: reads only this package's own data.
 
     Args:
-        recipe: whose `ssh` says which user and port the nodes use.
-        environment: all variables of the image, as in its config; login shells get the same.
+        recipe: its `ssh` has the user and the port.
+        environment: all variables of the image's config; login shells get the same.
 
     """
     user, port = recipe.ssh.user, recipe.ssh.port
     variables = sorted(environment.items())
-    # The names of users that a recipe may have, and so their folders, need no quotes anywhere.
+    # Valid user names, and so their home folders, need no quotes anywhere.
     values = {
         "user": user,
         "home": "/root" if user == "root" else f"/home/{user}",
@@ -70,16 +70,16 @@ def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, 
 
 
 def state_folder(user: str) -> str:
-    """Name the container's private folder of keys and sshd settings, mode 0700, made at start.
+    """Return the container's private folder for keys and sshd settings; made at start, mode 0700.
 
-    Not in the home folder, which a cluster may share between nodes; and one that ssh_config can name, for ssh
-    in `docker exec` has none of the entrypoint's variables.
+    It is not in the home folder, which nodes of a cluster may share. It has a fixed name for ssh_config,
+    because ssh in `docker exec` does not have the entrypoint's variables.
     """
     return "/run/imagebuilder" if user == "root" else f"/tmp/imagebuilder-{user}"  # noqa: S108 in the image
 
 
 def sshd_quoted(text: str) -> str:
-    r"""Quote one argument for sshd_config, whose reader knows `\\` and `\"` inside of quotes (misc.c).
+    r"""Quote one argument for sshd_config, whose parser accepts `\\` and `\"` in quotes (misc.c).
 
     >>> print(sshd_quoted('A=say "hi" $HOME # C:\\'))
     "A=say \"hi\" $HOME # C:\\"
@@ -88,17 +88,17 @@ def sshd_quoted(text: str) -> str:
 
 
 class _Template(Template):
-    """Text with `%{name}` in it: `$` is the shell's."""
+    """A template with `%{name}`, because `$` is the shell's."""
 
     delimiter = "%"
 
 
 def _text(name: str, values: Mapping[str, object]) -> str:
     text = (resources.files("imagebuilder.plan") / _FOLDER / name).read_text(encoding="utf-8")
-    # Scripts are the same in every image, and no template: `%` is for them to use.
+    # Scripts are the same in every image. They are not templates, so they may use `%`.
     return _Template(text).substitute(values) if name.endswith(".template") else text
 
 
 def _export(name: str, value: str) -> str:
-    """Write the line of a login shell that sets a variable unless it is set."""
+    """Return the shell line that sets a variable unless it is set already."""
     return f'[ -n "${{{name}+set}}" ] || export {name}={shlex.quote(value)}\n'

@@ -1,4 +1,4 @@
-"""The ssh keys of one job: made before it, mounted into its containers, useless after it."""
+"""Make the ssh keys of one job, to be mounted into its containers; they expire after it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from imagebuilder.errors import EnvironmentFault, InputError
 
 log = logging.getLogger(__name__)
 
-# The name that a job's host certificate is made for, and that ssh in the image looks for (HostKeyAlias): the
-# nodes get their own names only when a job starts. OpenSSH before 10.3 takes no certificate for `*`, and from
-# 10.3 on it takes none for no name at all (its release notes).
+# The name in a job's host certificate, which ssh in the image expects (HostKeyAlias): the nodes' own names
+# are known only when a job starts. OpenSSH before 10.3 refuses certificates for `*`, and newer ones refuse
+# certificates without a name (release notes).
 NODE_ALIAS = "imagebuilder-node"
 
-# A job's name is the principal of its user certificate and stands in authorized_keys: nothing to quote in it.
+# A job's name is the principal of its user certificate and is in authorized_keys, so it must need no quotes.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62})")
 # What Kubernetes allows as the name of a Secret: a DNS label, the strictest of its names.
 _SECRET_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -31,34 +31,35 @@ _SECONDS = 60
 def make_keys(folder: Path, *, name: str, days: int = 30) -> None:
     """Make the set of keys that a job's containers mount at `/run/secrets/imagebuilder`.
 
-    One pair for users and one for hosts, Ed25519, each certified by an authority whose private key is thrown
-    away when this returns: nobody can certify another key, and after `days` the two here are worthless.
+    There is an Ed25519 pair for users and one for hosts, each certified by an authority. The authority's
+    private key is deleted at once, so nobody can certify another key, and after `days` these two are
+    worthless.
 
-        id_ed25519, .pub, -cert.pub            what a node logs in with
-        ssh_host_ed25519_key, .pub, -cert.pub  what a node proves itself with, under any host name
-        authorized_keys                        lets in what the authority certified for this job
-        known_hosts                            trusts what the authority certified (`@cert-authority`)
+        id_ed25519, .pub, -cert.pub            the key that a node logs in with
+        ssh_host_ed25519_key, .pub, -cert.pub  the host key of every node, valid for any host name
+        authorized_keys                        accepts keys that the authority certified for this job
+        known_hosts                            trusts hosts that the authority certified (`@cert-authority`)
 
     Args:
-        folder: made with mode 0700, or empty; it is complete or does not exist.
-        name: the job, in certificates and comments.
-        days: how long the certificates hold.
+        folder: does not exist or is empty; made in one step, with mode 0700.
+        name: the job's name, for certificates and comments.
+        days: how long the certificates are valid.
 
     Raises:
-        InputError: the folder holds something, or an argument is wrong.
-        EnvironmentFault: there is no ssh-keygen, or the place cannot be written.
+        InputError: the folder is not empty, or an argument is wrong.
+        EnvironmentFault: ssh-keygen is not installed, or the folder cannot be written.
 
     """
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"`{printable(name)}` is not a name of a job",
+            f"`{printable(name)}` is not a job's name",
             hint="use up to 63 letters, digits, `.`, `-` and `_`",
         )
     if not 1 <= days <= 3650:
-        raise InputError(f"keys cannot hold for {days} days", hint="give 1 to 3650")
+        raise InputError(f"keys cannot be valid for {days} days", hint="give 1 to 3650")
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise InputError(
-            "is there and not an empty folder; keys are not overwritten",
+            "exists and is not an empty folder; keys are not overwritten",
             where=str(folder),
             hint="name another folder, or remove this one if no job needs its keys",
         )
@@ -66,37 +67,37 @@ def make_keys(folder: Path, *, name: str, days: int = 30) -> None:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as work:
             _fill(Path(work) / "keys", Path(work), name, days)
-            # A rename replaces an empty folder, and nothing else.
+            # Renaming replaces an empty folder, but nothing else.
             (Path(work) / "keys").rename(folder)
     except OSError as error:
         raise EnvironmentFault(f"cannot be written: {error.strerror}", where=str(folder)) from error
-    log.info("made keys for %s in %s, good for %d days", name, folder, days)
+    log.info("made keys for %s in %s, valid for %d days", name, folder, days)
 
 
 def make_pair(path: Path, comment: str) -> None:
     """Make one pair without a passphrase: the private key at `path`, the public one beside it in `.pub`.
 
     Raises:
-        EnvironmentFault: there is no ssh-keygen.
+        EnvironmentFault: ssh-keygen is not installed.
 
     """
     _keygen("-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path)
 
 
 def secret_manifest(folder: Path, name: str) -> str:
-    """Write a folder of keys as the YAML of a Kubernetes Secret, to be mounted as a volume.
+    """Return a folder of keys as the YAML of a Kubernetes Secret, to be mounted as a volume.
 
     Args:
-        folder: what `make_keys` made.
-        name: of the Secret.
+        folder: made by `make_keys`.
+        name: name of the Secret.
 
     Raises:
-        InputError: the folder holds no such set, or the name is none that Kubernetes takes.
+        InputError: the folder has no such keys, or the name is not valid in Kubernetes.
 
     """
     check_secret_name(name)
     if not (folder / "id_ed25519").is_file():
-        raise InputError("holds no id_ed25519", where=str(folder), hint="make one with `imagebuilder keys`")
+        raise InputError("has no id_ed25519", where=str(folder), hint="make one with `imagebuilder keys`")
     try:
         data = {
             file.name: base64.b64encode(file.read_bytes()).decode()
@@ -117,15 +118,15 @@ def secret_manifest(folder: Path, name: str) -> str:
 
 
 def check_secret_name(name: str) -> None:
-    """Refuse what Kubernetes would: worth doing before keys are made for it.
+    """Refuse a name that Kubernetes would refuse. Call this before making the keys.
 
     Raises:
-        InputError: the name is none that Kubernetes takes.
+        InputError: the name is not valid in Kubernetes.
 
     """
     if not _SECRET_NAME.fullmatch(name):
         raise InputError(
-            f"`{printable(name)}` is not a name of a Secret",
+            f"`{printable(name)}` is not a Secret's name",
             hint="use up to 63 lower-case letters, digits and `-`",
         )
 
@@ -135,9 +136,9 @@ def _fill(keys: Path, work: Path, name: str, days: int) -> None:
     authority, user, host = work / "authority", keys / "id_ed25519", keys / "ssh_host_ed25519_key"
     for file, comment in ((authority, f"authority of {name}"), (user, name), (host, f"host of {name}")):
         make_pair(file, comment)
-    # Valid from an hour ago: the clocks of a cluster differ.
+    # Valid from one hour ago, because the clocks of a cluster differ.
     sign = ("-q", "-s", authority, "-I", name, "-V", f"-1h:+{days}d")
-    # The principal of users is the job, not a login name: the same keys do for root and for other users.
+    # The principal of users is the job, not a login name: the same keys work for root and other users.
     _keygen(*sign, "-n", name, f"{user}.pub")
     _keygen(*sign, "-h", "-n", f"{NODE_ALIAS},*", f"{host}.pub")
     public = authority.with_suffix(".pub").read_text().strip()

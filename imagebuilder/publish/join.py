@@ -41,7 +41,7 @@ class JoinRequest:
     Attributes:
         images: names of images of one repository, with a tag or a digest.
         tags: for the index; without any, those of the recipe.
-        move: let a tag that stands for another image stand for the index.
+        move: let a tag that points to another image stand for the index.
         waived: gates that may refuse: `recipe`, `smoke-test`.
         sign_key: to sign the index with; None for no signature.
         key: that must have signed each image; None for that of `sign_key`.

@@ -41,7 +41,7 @@ class PushRequest:
         repository: where to, `host/path` or `host/path:tag`.
         platform: push this platform's image alone; "" for all.
         tags: to give the image, besides the recipe's and the one in `repository`.
-        move: let a tag that stands for another image stand for this one.
+        move: let a tag that points to another image stand for this one.
         waived: gates that may refuse, on every platform.
         untested_on: platforms whose image needs no smoke test.
         attach: attach documents.

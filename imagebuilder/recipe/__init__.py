@@ -5,7 +5,7 @@ from __future__ import annotations
 from imagebuilder.recipe.model import Hosts, NotSecret, Recipe, RegistryImage, Ssh, is_name, schema
 from imagebuilder.recipe.places import Places
 from imagebuilder.recipe.project import Copy
-from imagebuilder.recipe.reading import load, read, with_pins
+from imagebuilder.recipe.reading import checked, load, read, with_pins
 
 __all__ = [
     "Copy",
@@ -15,6 +15,7 @@ __all__ = [
     "Recipe",
     "RegistryImage",
     "Ssh",
+    "checked",
     "is_name",
     "load",
     "read",

@@ -1,4 +1,4 @@
-"""`imagebuilder init`: copy a shipped recipe, as a starting point."""
+"""`imagebuilder init`: write a recipe to start from, and the schema that its first line points editors at."""
 
 from __future__ import annotations
 
@@ -6,59 +6,66 @@ import json
 from pathlib import Path
 
 from imagebuilder.core import files, yamlfile
-from imagebuilder.errors import InputError, Problem
+from imagebuilder.errors import InputError
 from imagebuilder.recipe import schema
 
 SCHEMA = "recipe.schema.json"
 
 
-def copy_templates(destination: Path, recipe_name: str, *, force: bool = False) -> tuple[Path, ...]:
-    """Write a shipped recipe, and the schema that its first line points editors at.
+def shipped(name: str) -> str:
+    """Return the text of a shipped recipe. Its lock is left out, because the recipe is going to be changed.
 
-    The lock is not copied, because the recipe is going to be changed.
+    Raises:
+        InputError: there is no such recipe.
+
+    """
+    known = {path.stem: path for path in files.resources("recipes").glob("*.yaml")}
+    if name not in known:
+        raise InputError(
+            f"`{yamlfile.printable(name)}` is not a shipped recipe",
+            hint=yamlfile.nearest(name, known) or f"shipped: {', '.join(sorted(known))}",
+        )
+    return known[name].read_text(encoding="utf-8")
+
+
+def place(folder: Path, name: str, *, force: bool = False) -> Path:
+    """Name the file of a new recipe.
+
+    Raises:
+        InputError: it exists already, and `force` does not allow to overwrite it.
+
+    """
+    path = folder / f"{name}.yaml"
+    if path.exists() and not force:
+        raise InputError("already exists", where=str(path), hint="--force overwrites it")
+    return path
+
+
+def write(path: Path, text: str) -> tuple[Path, Path]:
+    """Write a recipe and the schema beside it; an older schema is replaced, because it is generated.
 
     Args:
-        destination: folder to write to; created if it does not exist.
-        recipe_name: which of the shipped recipes.
-        force: overwrite existing files.
+        path: of the recipe; its folder is created if it does not exist.
+        text: the recipe.
 
     Returns:
         The files written.
 
     Raises:
-        InputError: there is no such recipe, a file exists, or the folder is not writable.
+        InputError: the folder is not writable.
 
     """
-    known = {path.stem: path for path in files.resources("recipes").glob("*.yaml")}
-    if recipe_name not in known:
-        raise InputError(
-            f"`{yamlfile.printable(recipe_name)}` is not a shipped recipe",
-            hint=yamlfile.nearest(recipe_name, known) or f"shipped: {', '.join(sorted(known))}",
-        )
-    texts = {
-        destination / f"{recipe_name}.yaml": known[recipe_name].read_text(encoding="utf-8"),
-        destination / SCHEMA: schema_text(),
-    }
-    # The schema is generated: an older one is replaced without asking.
-    in_the_way = [path for path in texts if path.exists() and path.name != SCHEMA]
-    if in_the_way and not force:
-        raise InputError.of(
-            [
-                Problem(message="already exists", where=str(path), hint="--force overwrites it")
-                for path in in_the_way
-            ]
-        )
     try:
-        destination.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            path.write_text(text, encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.with_name(SCHEMA).write_text(schema_text(), encoding="utf-8")
     except OSError as error:
         raise InputError(
             f"cannot be written: {error.strerror}",
-            where=str(error.filename or destination),
+            where=str(error.filename or path.parent),
             hint="name a folder that you may write to",
         ) from error
-    return tuple(texts)
+    return path, path.with_name(SCHEMA)
 
 
 def schema_text() -> str:

@@ -79,7 +79,11 @@ def read(path: Path, components: frozenset[str]) -> tuple[Recipe, Places]:
         InputError: every problem in the file, each with line, key and remedy.
 
     """
-    document = yamlfile.read(path)
+    return checked(yamlfile.read(path), components)
+
+
+def checked(document: yamlfile.Document, components: frozenset[str]) -> tuple[Recipe, Places]:
+    """Check a recipe whose YAML was read; see `read`."""
     if not isinstance(document.data, dict) or not document.data:
         message = "is empty" if document.data == {} else "is not a mapping of keys"
         raise InputError(message, where=document.where(()), hint="`imagebuilder init` writes a recipe")

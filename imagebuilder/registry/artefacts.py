@@ -1,7 +1,7 @@
-"""Attaching documents to an image: OCI 1.1 artefacts with a `subject`, and the tag that lists them.
+"""Attach documents to an image: OCI 1.1 artefacts with a `subject`, and the tag that lists them.
 
-A registry with the referrers API says so in its answer (`OCI-Subject`) and lists them itself. For an older
-one the client keeps the list, in an index tagged `sha256-<hex>`, as distribution-spec 1.1 asks ("Unavailable
+A registry with the referrers API says so in its reply (`OCI-Subject`) and lists them itself. For others the
+client keeps the list, in an index tagged `sha256-<hex>`, as distribution-spec 1.1 requires ("Unavailable
 Referrers API"). Formats: image-spec 1.1, manifest.md ("Guidelines for Artifact Usage").
 """
 
@@ -72,9 +72,9 @@ class Artefact:
 
 
 def attach(client: Client, artefacts: Sequence[Artefact]) -> tuple[str, ...]:
-    """Bring artefacts of one image into the repository, and list them where the registry does not.
+    """Push artefacts of one image, and list them if the registry does not do so itself.
 
-    What is listed already is not sent again. Returns their digests, in the order given.
+    Artefacts that are listed already are not sent again. Returns their digests, in the order given.
 
     Raises:
         RegistryError: the registry refused, broke or cannot be reached.
@@ -110,7 +110,7 @@ def attach(client: Client, artefacts: Sequence[Artefact]) -> tuple[str, ...]:
 
 
 def put_blob(client: Client, data: bytes) -> None:
-    """Send a small blob, unless it is there."""
+    """Send a small blob, unless the repository has it."""
     digest, budget = digest_of(data), client.budget()
     while True:
         there = client.request("HEAD", f"blobs/{digest}", wanted=(200, 404), budget=budget)
@@ -133,17 +133,17 @@ def put_blob(client: Client, data: bytes) -> None:
 def put_manifest(
     client: Client, name: str, data: bytes, media_type: str = OCI_MANIFEST, *, budget: Budget | None = None
 ) -> bool:
-    """Put a manifest under a digest or tag. True when the registry itself lists it with its subject."""
+    """Put a manifest under a digest or tag. Returns True if the registry itself lists it with its subject."""
     options = RequestOptions(headers={"Content-Type": media_type}, body=data)
     reply = client.request("PUT", f"manifests/{name}", wanted=(201,), options=options, budget=budget)
     return bool(reply.headers.get("OCI-Subject"))
 
 
 def _list(client: Client, subject: str, entries: Sequence[Descriptor]) -> None:
-    """Add entries to the tag that stands in for the API.
+    """Add entries to the tag that replaces the API.
 
-    Two who attach at once could each write a list without the other's entries, and a registry offers no lock:
-    so the list is read again until the entries are seen in it.
+    Registries have no locks, so two clients that attach at once may overwrite each other's entries. So the
+    list is read again until it has the entries.
     """
     tag = reader.fallback_tag(subject)
     budget, written = client.budget(), False
@@ -153,7 +153,7 @@ def _list(client: Client, subject: str, entries: Sequence[Descriptor]) -> None:
         if there is not None:
             if there.media_type != OCI_INDEX:
                 raise RegistryError(
-                    f"the tag {tag} is taken by something that is no list of artefacts",
+                    f"the tag {tag} is not a list of artefacts",
                     where=client.reference.name,
                     hint="remove that tag from the registry",
                 )
@@ -163,7 +163,7 @@ def _list(client: Client, subject: str, entries: Sequence[Descriptor]) -> None:
         if not missing:
             return
         if written:
-            lost = "the list of what is attached lacks it again: somebody else writes the list too"
+            lost = "the new entries vanished from the list of artefacts: another client is writing it too"
             client.wait(budget, Interrupted(lost, where=client.reference.name, hint="push again"))
         put_manifest(client, tag, _index((*known, *missing)), OCI_INDEX, budget=budget)
         written = True

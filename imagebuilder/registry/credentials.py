@@ -48,7 +48,7 @@ ANONYMOUS = Credentials()
 
 
 def find(host: str, environment: Mapping[str, str] = os.environ) -> Credentials:
-    """Look up what this user has for a registry, as Docker does: helper of the host, store, plain entry.
+    """Return this user's credentials for a registry, in Docker's order: host's helper, store, plain entry.
 
     Args:
         host: host and port, as images are named (`docker.io` for Docker Hub).
@@ -66,9 +66,9 @@ def find(host: str, environment: Mapping[str, str] = os.environ) -> Credentials:
     helpers = _mapping(config, "credHelpers", path)
     helper = helpers.get(host) or helpers.get(key) or config.get("credsStore")
     if helper:
-        found = _ask_helper(helper, key, path)
-        if found:
-            return found
+        credentials = _ask_helper(helper, key, path)
+        if credentials:
+            return credentials
     for name, entry in _mapping(config, "auths", path).items():
         if name == key or _host_of(name) == host:
             return _entry(entry, name, path)
@@ -143,7 +143,7 @@ def _ask_helper(helper: Any, key: str, path: Path) -> Credentials:
         user, secret = data["Username"] + "", data["Secret"] + ""
     except (ValueError, KeyError, TypeError):
         raise EnvironmentFault(
-            f"`{command}` gave no credentials but something else",
+            f"`{command}` printed something other than credentials",
             where=str(path),
             hint=f"sign in again: docker login {printable(_host_of(key))}",
         ) from None

@@ -161,10 +161,10 @@ def unreachable(error: requests.RequestException, url: str, where: str) -> Regis
 
 
 def _lasting(text: str, host: str, where: str) -> RegistryError:
-    found = _REASON.search(text)
-    if found:
+    reason = _REASON.search(text)
+    if reason:
         return RegistryError(
-            f"the certificate of {host} is not trusted: {printable(found[1])}",
+            f"the certificate of {host} is not trusted: {printable(reason[1])}",
             where=where,
             hint="name its certificate authority in the site file (`ca:`), or put it at "
             f"/etc/docker/certs.d/{host}/ca.crt, where Docker looks too",

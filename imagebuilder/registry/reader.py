@@ -1,8 +1,8 @@
-"""Reading what a registry has: manifests, small blobs, tags, and what is attached to an image.
+"""Read from a registry: manifests, small blobs, tags, and artefacts attached to an image.
 
-A registry is believed in nothing: every document is held to its digest, its announced size and a limit, and
-every field to its type, before anybody uses it. Formats: image-spec 1.1 (manifest.md, descriptor.md,
-image-index.md); referrers and the tag that stands in for them are distribution-spec 1.1's.
+Registries are not trusted: before use, every document is checked against its digest, its announced size and a
+limit, and every field against its type. Formats: image-spec 1.1 (manifest.md, descriptor.md, image-index.md);
+distribution-spec 1.1 for referrers and the tag that replaces the API.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 _INDEXES = frozenset({OCI_INDEX, "application/vnd.docker.distribution.manifest.list.v2+json"})
 _IMAGES = frozenset({OCI_MANIFEST, "application/vnd.docker.distribution.manifest.v2+json"})
 
-# What anybody attaches is JSON or text for people to read; a bill of materials of ten thousand packages has
-# some megabytes.
+# Attached documents are JSON or text; a bill of materials of ten thousand packages has some megabytes.
 BLOB_LIMIT = 32 * 1024 * 1024
-# More values than a manifest, an index or a page of a list has.
+# Limit of values in a manifest, an index or a page of a list.
 _MOST_VALUES = 100_000
-# More tags and artefacts than anybody looks through; a registry that lists without end is cut off.
+# Limits for lists of tags and artefacts: a hostile registry could list without end.
 _MOST_PAGES = 100
 _MOST_BYTES = 4 * MANIFEST_LIMIT
 _NEXT = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
@@ -44,13 +43,13 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _Document(BaseModel):
-    """Unknown keys are let pass: newer registries and tools add some."""
+    """Ignores unknown keys, because newer registries and tools add some."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, populate_by_name=True)
 
 
 class Platform(_Document):
-    """What an image of an index is for, in Go's words (image-spec 1.1, image-index.md)."""
+    """The platform of an image in an index, by Go's names (image-spec 1.1, image-index.md)."""
 
     os: Annotated[str, Field(max_length=64)]
     architecture: Annotated[str, Field(max_length=64)]
@@ -60,7 +59,7 @@ class Platform(_Document):
 
 
 class Descriptor(_Document):
-    """A blob or manifest by its digest, as OCI documents name them; `size` is in bytes."""
+    """A reference to a blob or manifest in an OCI document; `size` is in bytes."""
 
     media_type: Annotated[str, Field(alias="mediaType", max_length=255)]
     digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -71,7 +70,7 @@ class Descriptor(_Document):
 
 
 class ImageManifest(_Document):
-    """The manifest of an image, or of an artefact that is attached to one (then it has a `subject`)."""
+    """The manifest of an image or of an artefact; an attached artefact has a `subject`."""
 
     schema_version: Annotated[Literal[2], Field(alias="schemaVersion")]
     media_type: Annotated[str, Field(alias="mediaType")] = OCI_MANIFEST
@@ -113,7 +112,7 @@ def image_manifest(client: Client, name: str) -> tuple[Manifest, ImageManifest]:
 
 
 def image_index(client: Client, name: str) -> tuple[Manifest, Index] | None:
-    """Read the index of the images of several platforms, by tag or digest; None where one image stands there.
+    """Read an index of images for several platforms, by tag or digest; None if it is a single image.
 
     Raises:
         RegistryError: there is nothing, or it is damaged.
@@ -126,7 +125,7 @@ def image_index(client: Client, name: str) -> tuple[Manifest, Index] | None:
 
 
 def find_manifest(client: Client, name: str, budget: Budget | None = None) -> Manifest | None:
-    """Read any manifest, by tag or digest; None when there is none."""
+    """Read any manifest, by tag or digest; None if there is none."""
     budget = budget or client.budget()
     if not client.head_manifest(name, budget):
         return None
@@ -134,10 +133,10 @@ def find_manifest(client: Client, name: str, budget: Budget | None = None) -> Ma
 
 
 def blob(client: Client, descriptor: Descriptor) -> bytes:
-    """Read a small blob into memory, and hold it to its descriptor.
+    """Read a small blob into memory, and check it against its descriptor.
 
     Raises:
-        RegistryError: it is larger than 32 MiB, cannot be had, or is not what the descriptor says.
+        RegistryError: it is larger than 32 MiB, cannot be downloaded, or does not match the descriptor.
 
     """
     where = f"{client.reference.name}@{descriptor.digest}"
@@ -150,41 +149,41 @@ def blob(client: Client, descriptor: Descriptor) -> bytes:
             return data
         if len(data) >= descriptor.size:
             break
-        client.wait(budget, faults.Interrupted("a small blob came cut short", where=where, hint="try again"))
+        client.wait(budget, faults.Interrupted("a small blob was cut short", where=where, hint="try again"))
     raise RegistryError(
         "the registry gave other bytes than the digest says",
         where=where,
-        hint="something between here and the registry changes what passes; try without the proxy",
+        hint="something between here and the registry changes the data; try without the proxy",
     )
 
 
 def tags(client: Client) -> tuple[str, ...]:
-    """List the tags of the repository, in the registry's order; what cannot be one is left out."""
-    found: list[str] = []
+    """Return the valid tags of the repository, in the registry's order."""
+    listed: list[str] = []
     for page in _pages(client, "tags/list?n=1000", (200, 404)):
-        found += parse(_Tags, page, client.reference.name).tags or ()
-    return tuple(tag for tag in dict.fromkeys(found) if TAG.fullmatch(tag))
+        listed += parse(_Tags, page, client.reference.name).tags or ()
+    return tuple(tag for tag in dict.fromkeys(listed) if TAG.fullmatch(tag))
 
 
 def referrers(client: Client, digest: str) -> tuple[Descriptor, ...]:
-    """List what is attached to a manifest: asked of the registry, or read from the tag that stands in for it.
+    """Return the artefacts attached to a manifest: from the registry's API, or from the tag that replaces it.
 
-    An artefact that the registry lists does not always name its type or annotations here: read its manifest.
+    Registries do not always list an artefact's type and annotations: its manifest has them.
     """
-    found: list[Descriptor] = []
+    artefacts: list[Descriptor] = []
     asked = _pages(client, f"referrers/{digest}", (200, 400, 404, 405))
     if asked:
         for page in asked:
-            found += parse(Index, page, f"{client.reference.name}: referrers").manifests
+            artefacts += parse(Index, page, f"{client.reference.name}: referrers").manifests
     else:
         index = find_manifest(client, fallback_tag(digest))
         if index is not None and index.media_type == OCI_INDEX:
-            found += parse(Index, index.data, f"{client.reference.name}@{index.digest}").manifests
-    return tuple({item.digest: item for item in found}.values())
+            artefacts += parse(Index, index.data, f"{client.reference.name}@{index.digest}").manifests
+    return tuple({item.digest: item for item in artefacts}.values())
 
 
 def fallback_tag(digest: str) -> str:
-    """Name the tag that lists what is attached, where a registry has no API for it: `sha256-<hex>`."""
+    """Return the tag that lists the artefacts in a registry without the API: `sha256-<hex>`."""
     return digest.replace(":", "-")
 
 
@@ -192,7 +191,7 @@ def parse(model: type[_Model], data: bytes, where: str) -> _Model:
     """Read a JSON document as a model.
 
     Raises:
-        RegistryError: it is not one; says which field.
+        RegistryError: it does not fit the model; names the field.
 
     """
     try:
@@ -222,18 +221,18 @@ def json_object(data: bytes, where: str) -> Mapping[str, Any]:
 
     """
     try:
-        found = jsontext.loads(data, limit=BLOB_LIMIT, unique=True)
+        value = jsontext.loads(data, limit=BLOB_LIMIT, unique=True)
     except ValueError as error:
         raise RegistryError(
             f"is not a JSON object: it {printable(str(error))}", where=where, hint=_HINT
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise RegistryError("is not a JSON object", where=where, hint=_HINT)
-    return found
+    return value
 
 
 def _pages(client: Client, place: str, wanted: tuple[int, ...]) -> list[bytes]:
-    """Read a list page by page; empty where the registry has no such list."""
+    """Return the pages of a list; none if the registry has no such list."""
     pages: list[bytes] = []
     url = client.url(place)
     while url and len(pages) < _MOST_PAGES:
@@ -250,10 +249,10 @@ def _pages(client: Client, place: str, wanted: tuple[int, ...]) -> list[bytes]:
 
 
 def _next(reply: requests.Response, url: str) -> str:
-    """Find the next page; only ever on the host that gave this one, for the sign-in goes with it."""
-    found = _NEXT.search(reply.headers.get("Link", "")[:_LONGEST_LINK])
+    """Return the URL of the next page; "" if it is on another host, which must not get the credentials."""
+    link = _NEXT.search(reply.headers.get("Link", "")[:_LONGEST_LINK])
     try:
-        following = urljoin(url, found[1]) if found else ""
+        following = urljoin(url, link[1]) if link else ""
         return following if following and urlsplit(following)[:2] == urlsplit(url)[:2] else ""
     except ValueError:
         return ""

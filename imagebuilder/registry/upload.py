@@ -1,7 +1,7 @@
-"""Push an image: only the blobs that the registry lacks travel, the manifest after them, the tags last.
+"""Push an image: first the blobs that the registry lacks, then the manifest, then the tags.
 
-Of several platforms all images are there before the index that names them, and that before any tag. So an
-interrupted push leaves no image that misses a layer, and pushing again goes on where it stopped.
+For several platforms, all images come before their index, and the index before any tag. So an interrupted
+push leaves no image without its layers, and the next push continues where it stopped.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class PushResult:
 
     Attributes:
         reference: the image by digest, `host/path@sha256:...`.
-        digest: of its manifest.
-        tags: that now stand for it.
-        pushed_bytes: size of the blobs that travelled.
-        pushed_blobs, mounted_blobs, reused_blobs: how many travelled, were linked from another repository
-            of the registry, and were there already.
-        reused_bytes: size of those that did not travel.
-        moved: tags that stood for another image before, and its digest.
-        retries: how often something was tried again.
-        resumed: how often an upload went on in the middle after it was cut off.
-        resent_bytes: of layers, that travelled more than once.
-        seconds: it took.
+        digest: digest of its manifest.
+        tags: its tags.
+        pushed_bytes: size of the blobs that were sent.
+        pushed_blobs, mounted_blobs, reused_blobs: how many blobs were sent, linked from another repository
+            of the registry, and in the repository already.
+        reused_bytes: size of the blobs that were not sent.
+        moved: tags that pointed to another image before, and its digest.
+        retries: how often a request was repeated.
+        resumed: how often an interrupted upload was continued.
+        resent_bytes: bytes of layers that were sent more than once.
+        seconds: duration of the push.
 
     """
 
@@ -67,13 +67,13 @@ class PushResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
-    """Where an image goes.
+    """Where to push an image.
 
     Attributes:
         reference: `host/path` or `host/path:tag`.
-        tags: to give it there, besides the one in the reference.
-        own: tags that may be moved from another image of the same recipe: they say only what is inside.
-        move: let any tag that stands for another image stand for this one.
+        tags: its tags, besides the one in the reference.
+        own: tags that may be moved from another image of the same recipe, because they only state versions.
+        move: whether any tag may be moved from another image.
         options: how to reach the registry.
 
     """
@@ -87,13 +87,13 @@ class Destination:
 
 @dataclass(frozen=True, kw_only=True)
 class Tags:
-    """Tags that are to stand for an image, and which of them may be moved from another one.
+    """The new tags of an image, and which of them may be moved from another image.
 
     Attributes:
         names: the tags, each once.
         recipe: name of the image's recipe.
-        own: tags that may be moved where the other image is of the same recipe.
-        move: every tag may be moved.
+        own: tags that may be moved if the other image is of the same recipe.
+        move: whether every tag may be moved.
 
     """
 
@@ -103,22 +103,22 @@ class Tags:
     move: bool = False
 
     def standing(self, client: Client, digest: str) -> dict[str, str]:
-        """Find the tags that stand for another image now, and its digest.
+        """Return the tags that point to another image now, and its digest.
 
         Raises:
             GateError: some of them may not be moved; names each, and both recipes.
 
         """
-        found = {tag: client.head_manifest(tag) for tag in self.names}
-        standing = {tag: there for tag, there in found.items() if there not in {"", digest}}
+        present = {tag: client.head_manifest(tag) for tag in self.names}
+        standing = {tag: there for tag, there in present.items() if there not in {"", digest}}
         self.require_movable(client, standing)
         return standing
 
     def require_movable(self, client: Client, standing: Mapping[str, str]) -> None:
-        """Refuse tags that may not be moved; `standing` has the image of each.
+        """Refuse tags that may not be moved; `standing` has the digest that each points to now.
 
         Raises:
-            GateError: some may not; names each, and both recipes.
+            GateError: some may not be moved; names each, and both recipes.
 
         """
         if self.move:
@@ -136,9 +136,9 @@ class Tags:
             whose = f" of the recipe `{printable(recipe)}`" if recipe else " without the name of a recipe"
             whose += f", and this one is of `{self.recipe}`"
         return Problem(
-            message=f"the tag {tag} stands for another image, {digest}{whose}",
+            message=f"the tag {tag} points to another image, {digest}{whose}",
             where=f"{client.reference.name}:{tag}",
-            hint="choose another tag, or say --move: whoever runs it by its tag then gets other bytes",
+            hint="choose another tag, or add --move: users of the tag then get another image",
         )
 
 
@@ -153,15 +153,15 @@ def push(
     """Push an image of the store, or the images of several platforms and the index that joins them.
 
     Args:
-        image: what to push.
-        store: that holds its blobs.
-        destination: where to, and under which tags.
-        attach: called when all is there, and before any tag stands for it.
-        advance: told the bytes done, of `image.size` in all; bytes that need not travel count at once.
+        image: the image or index.
+        store: the store with its blobs.
+        destination: where to push, and with which tags.
+        attach: called when everything has been pushed, before any tag points to it.
+        advance: called with the number of bytes done, `image.size` in all; reused blobs count at once.
 
     Raises:
-        InputError: the reference or a tag is not one.
-        GateError: a tag stands for another image, and may not be moved; nothing was sent.
+        InputError: the reference or a tag is invalid.
+        GateError: a tag points to another image and may not be moved; nothing was sent.
         RegistryError: the registry refused, broke or cannot be reached.
         StoreError: a blob is gone or damaged.
 
@@ -209,17 +209,17 @@ def push_index(
     """Push an index of images that the repository has already.
 
     Args:
-        client: of the repository, signed in to push.
+        client: the repository's client, with the right to push.
         data: the index.
-        tags: to give it.
-        attach: called with the index's digest, before any tag stands for it.
+        tags: its tags.
+        attach: called with the index's digest, before any tag points to it.
 
     Returns:
-        the tags that stood for another image before, and its digest.
+        The tags that pointed to another image before, and its digest.
 
     Raises:
-        InputError: a name is not a tag.
-        GateError: a tag stands for another image, and may not be moved; nothing was sent.
+        InputError: a tag is invalid.
+        GateError: a tag points to another image and may not be moved; nothing was sent.
         RegistryError: the registry refused, broke or cannot be reached.
 
     """
@@ -233,10 +233,10 @@ def push_index(
 
 
 def _target(destination: Destination) -> tuple[Reference, tuple[str, ...]]:
-    """Read where an image goes: the repository, and every tag that it gets there.
+    """Return the repository to push to, and all tags.
 
     Raises:
-        InputError: the reference or a tag is not one, or there is no tag.
+        InputError: the reference or a tag is invalid, or there is no tag.
 
     """
     target = parse(destination.reference)
@@ -253,16 +253,18 @@ def _target(destination: Destination) -> tuple[Reference, tuple[str, ...]]:
 
 
 def _resent(uploads: Sequence[Upload], fates: Mapping[str, str]) -> int:
-    """Count the bytes that travelled more than once."""
+    """Return the number of bytes that were sent more than once."""
     return sum(
         upload.sent - (upload.blob.size if fates[upload.blob.digest] == PUSHED else 0) for upload in uploads
     )
 
 
 def _contents(image: ImageRecord | IndexRecord, store: Store) -> tuple[Mapping[str, bytes], tuple[Blob, ...]]:
-    """Read the manifests, the last of which names the others, and find what they name: all there, each once.
+    """Return the manifests (the last one lists the others) and their blobs, each once, the largest first.
 
-    The blobs are sorted by size, the largest first.
+    Raises:
+        StoreError: a blob is missing or damaged.
+
     """
     digests = dict.fromkeys((*(one.manifest for one in image.images), image.manifest))
     manifests = {digest: _manifest(digest, image.name, store) for digest in digests}
@@ -275,7 +277,7 @@ def _contents(image: ImageRecord | IndexRecord, store: Store) -> tuple[Mapping[s
     for blob in blobs.values():
         if not store.has_blob(blob.digest, blob.size):
             raise damaged(blob.path, image.name)
-    # The largest first: what is last keeps only one of the connections busy.
+    # The largest first, so that all connections stay busy until shortly before the end.
     return manifests, tuple(sorted(blobs.values(), key=lambda blob: (-blob.size, blob.digest)))
 
 
@@ -291,13 +293,13 @@ def _manifest(digest: str, name: str, store: Store) -> bytes:
 
 
 def _recipe_of(client: Client, digest: str) -> str:
-    """Name the recipe of an image, or of the images that an index joins; "" where it says none."""
+    """Return the recipe of an image, or of an index's images; "" if its labels name none."""
     try:
         if index := reader.image_index(client, digest):
             return index[1].annotations.get(label_names.RECIPE, "")
         _, manifest = reader.image_manifest(client, digest)
         config = reader.json_object(reader.blob(client, manifest.config), client.reference.name)
-    except RegistryError as error:  # another tool's, or damaged: no recipe of ours
+    except RegistryError as error:  # damaged, or made by another tool
         log.debug("%s: %s", digest, error)
         return ""
     settings = config.get("config")
@@ -307,7 +309,7 @@ def _recipe_of(client: Client, digest: str) -> str:
 
 
 def _push_blobs(client: Client, uploads: Sequence[Upload]) -> dict[str, str]:
-    """Bring all blobs into the repository, several at once: how each of them came there."""
+    """Push all blobs, several at once. Returns how each got there, by digest."""
     fates = {}
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="push") as pool:
         waiting = {pool.submit(upload.run): upload.blob for upload in uploads}
@@ -315,7 +317,7 @@ def _push_blobs(client: Client, uploads: Sequence[Upload]) -> dict[str, str]:
             for done in as_completed(waiting):
                 fates[waiting[done].digest] = done.result()
         except BaseException:
-            # The others stop at their next piece; what they sent so far, the registry forgets by itself.
+            # The others stop at their next piece. The registry discards unfinished uploads itself.
             client.stopped.set()
             pool.shutdown(cancel_futures=True)
             raise
@@ -323,7 +325,7 @@ def _push_blobs(client: Client, uploads: Sequence[Upload]) -> dict[str, str]:
 
 
 def _push_manifest(client: Client, digest: str, data: bytes) -> None:
-    """Put the manifest by its digest, and see that it is what was sent."""
+    """Put the manifest by its digest, and check that the registry returns the same bytes."""
     if client.head_manifest(digest) != digest:
         client.request("PUT", f"manifests/{digest}", wanted=(201,), options=_sending(data))
     client.get_manifest(digest)
@@ -334,17 +336,17 @@ def _sending(manifest: bytes) -> RequestOptions:
 
 
 def _set_tags(client: Client, digest: str, data: bytes, tags: Tags) -> None:
-    """Let the tags stand for the manifest."""
+    """Point the tags to the manifest."""
     for tag in tags.names:
         there = client.head_manifest(tag)
         if there == digest:
             continue
-        if there:  # perhaps somebody else set it while the layers travelled
+        if there:  # somebody else may have set it while the layers were sent
             tags.require_movable(client, {tag: there})
         client.request("PUT", f"manifests/{tag}", wanted=(201,), options=_sending(data))
         if client.head_manifest(tag) != digest:
             raise RegistryError(
-                f"the tag {tag} does not stand for what was pushed",
+                f"the tag {tag} does not point to the pushed image",
                 where=client.reference.name,
                 hint="somebody else may be pushing the same tag; push again",
             )

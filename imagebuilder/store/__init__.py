@@ -2,19 +2,20 @@
 
     blobs/sha256/<hex>       layers, image configs and manifests
     downloads/sha256/<hex>   wheels and Debian packages, as fetched
-    layers/<key>.json        the blob that a layer's key gave, or that the layer is empty (`LayerRecord`)
+    layers/<key>.json        the blob of the layer with this key, or that the layer is empty (`LayerRecord`)
     images/<name>.json       the last image of that name (`ImageRecord`); for another platform than
                              linux/amd64 `<name>--linux-arm64.json`
-    indexes/<name>.json      what joins the platforms' images of that name (`IndexRecord`)
+    indexes/<name>.json      the index of the images of that name for several platforms (`IndexRecord`)
     reports/<hex>.json       the smoke report of a manifest
-    scans/<hex>.json         what the search for secrets found in a layer (`leaks.image`)
+    scans/<hex>.json         results of the search for secrets in a layer (`leaks.image`)
     pushed/<hex>.json        which repository of a registry has a blob (`registry.sources`)
     sources/<hex>.json       the recipe and the lock of a manifest
-    locks/  work/            what running builds hold; nothing that outlives them
+    locks/  work/            locks and temporary files of running builds
 
-Everything is written beside its place and renamed into it, so a reader sees a whole file or none, whoever is
-killed when. It is a cache: what a power cut tears (a blob shorter than its record says, a broken record)
-counts as absent and is made again, so only the image record, which is replaced in place, is worth an fsync.
+Every file is written elsewhere and renamed, so readers see a whole file or none, even if a writer is killed.
+The store is a cache: a file that a power cut damaged (a blob shorter than in its record, a broken record)
+counts as missing and is made again. Only image and index records are replaced in place, so only they get an
+fsync.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ class DamagedDownloadError(StoreError):
     `name` is its name for people; `sha256`, in hex, is its name in the store.
     """
 
-    def __init__(self, name: str, sha256: str, found: str) -> None:
+    def __init__(self, name: str, sha256: str, actual: str) -> None:
         super().__init__(
-            f"is not the locked file: its sha256 is {found}, and not {sha256}",
+            f"is not the locked file: its sha256 is {actual}, not {sha256}",
             where=name,
             hint="run: imagebuilder cache verify --fix",
         )
@@ -82,9 +82,9 @@ def check_bytes(path: Path, sha256: str, name: str) -> None:
 
     """
     with explained(path, "read"), path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
-        raise DamagedDownloadError(name, sha256, found)
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != sha256:
+        raise DamagedDownloadError(name, sha256, actual)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

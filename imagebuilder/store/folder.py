@@ -1,4 +1,4 @@
-"""The folder of a store, and the rules for touching it."""
+"""The store's folder: access to blobs, downloads, records and locks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Record = TypeVar("_Record")
 
 
 class BlobWriter:
-    """A blob in the making. Its digest is computed while it is written; `commit` puts it in its place."""
+    """A new blob. Its digest is computed while it is written; `commit` adds it to the store."""
 
     def __init__(self, store: Store, descriptor: int, path: Path) -> None:
         self._store = store
@@ -50,71 +50,71 @@ class BlobWriter:
 
     @property
     def digest(self) -> str:
-        """Digest of what was written so far."""
+        """Digest of the bytes written so far."""
         return f"sha256:{self._hash.hexdigest()}"
 
     @property
     def size(self) -> int:
-        """Bytes that were written so far."""
+        """Number of bytes written so far."""
         return self._size
 
     def commit(self) -> tuple[str, int]:
-        """Finish the blob: its digest and its size in bytes."""
+        """Add the blob to the store. Returns its digest and its size in bytes."""
         digest = self.digest
         place = self._store.blob(digest)
         with explained(place):
             place.parent.mkdir(parents=True, exist_ok=True)
-            # Over an older one too: if that was torn by a power cut, this mends it.
+            # This also replaces an older blob, which a power cut may have damaged.
             self._path.rename(place)
         return digest, self._size
 
 
 class Store:
-    """The folder and the rules for touching it; holds no state besides its path, so threads may share it."""
+    """Access to the store's folder. Has no state besides the path, so threads may share it."""
 
     def __init__(self, root: Path) -> None:
-        """Name the folder; it is made on the first write."""
-        # Commands that work in folders of their own get paths of it.
+        """Use this folder; it is created on the first write."""
+        # Absolute, because commands with other working directories use its paths.
         self.root = root.absolute()
 
     @classmethod
     def default(cls) -> Store:
-        """Take the store that the environment names, else the one in the user's cache."""
+        """Return the store that the environment names, or the one in the user's cache folder."""
         named = os.environ.get("IMAGEBUILDER_STORE")
         if named:
             return cls(Path(named).expanduser().absolute())
         cache = os.environ.get("XDG_CACHE_HOME", "")
-        # The specification says that a relative path there is to be ignored.
+        # The specification of XDG_CACHE_HOME says to ignore relative paths.
         base = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
         return cls(base / "imagebuilder")
 
     # Blobs and downloads
 
     def blob(self, digest: str) -> Path:
-        """Name the place of a blob, whether it is there or not."""
+        """Return the path of a blob, whether it exists or not."""
         return self.root / "blobs" / "sha256" / _hex(digest.removeprefix("sha256:"), digest)
 
     def has_blob(self, digest: str, size: int | None = None) -> bool:
-        """Tell whether a blob is there, and has the size that is known of it."""
+        """Return whether a blob exists, with this size if given."""
         return files.is_file(self.blob(digest), size)
 
     def download(self, sha256: str) -> Path:
-        """Name the place of a download, whether it is there or not."""
+        """Return the path of a download, whether it exists or not."""
         return self.root / "downloads" / "sha256" / _hex(sha256, sha256)
 
     def has_download(self, sha256: str, size: int) -> bool:
-        """Tell whether a download is there in full, and mark it as used."""
+        """Return whether a download exists with this size, and mark it as used."""
         path = self.download(sha256)
         return files.is_file(path, size) and files.touch(path)
 
     def drop_download(self, sha256: str) -> None:
-        """Remove a download, so that the next build fetches it."""
+        """Remove a download, so that the next build fetches it again."""
         path = self.download(sha256)
         with explained(path, "removed"):
             path.unlink(missing_ok=True)
 
     def take_download(self, source: Path, sha256: str) -> None:
-        """Put a checked download of another place into this store, as a hard link where that can be."""
+        """Add a file with checked content as a download: as a hard link if possible, else as a copy."""
         place = self.download(sha256)
         with self.work() as folder, explained(place):
             link_or_copy(source, folder / sha256)
@@ -122,7 +122,7 @@ class Store:
             (folder / sha256).rename(place)
 
     def take_blob(self, source: Path, digest: str) -> None:
-        """Make a checked file a blob, as a hard link where that can be."""
+        """Add a file with checked content as a blob: as a hard link if possible, else as a copy."""
         place = self.blob(digest)
         if self.has_blob(digest, source.stat().st_size):
             return
@@ -134,12 +134,12 @@ class Store:
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[BlobWriter]:
-        """Open a new blob; left without `commit`, nothing remains of it."""
+        """Open a new blob. Without `commit` it is discarded."""
         with self.in_use():
             with explained(self.root):
                 path = files.folder(self.root / "work") / f"blob-{secrets.token_hex(8)}"
-                # Read-only, because exported image folders share these files as hard links; who may read them
-                # is for the umask to say.
+                # Read-only, because exported image folders share these files as hard links. The umask decides
+                # who may read them.
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
             try:
                 yield BlobWriter(self, descriptor, path)
@@ -148,7 +148,7 @@ class Store:
                 path.unlink(missing_ok=True)
 
     def put_bytes(self, data: bytes) -> tuple[str, int]:
-        """Store a small blob: its digest and size. Nothing is written when it is there."""
+        """Add a small blob, unless it exists. Returns its digest and size."""
         digest = digest_of(data)
         if self.has_blob(digest, len(data)):
             return digest, len(data)
@@ -159,7 +159,7 @@ class Store:
     # Records
 
     def layer(self, key: str) -> LayerRecord | None:
-        """Look up what a layer's key gave; None when it was never made, or its blob is gone or torn."""
+        """Return the layer with a key; None if it was never made, or its blob is missing or damaged."""
         kept = _load(self.layer_path(key), LAYER)
         if kept is None or kept.key != key:
             return None
@@ -171,33 +171,33 @@ class Store:
         return kept.layer
 
     def put_layer(self, key: str, record: LayerRecord) -> None:
-        """Remember what a layer's key gave."""
+        """Record the layer with a key."""
         self._save(self.layer_path(key), LAYER.dump_json(KeptLayer(key=key, layer=record), indent=1))
 
     def image(self, name: str) -> ImageRecord | None:
-        """Look up the last image of a name; None when there is none, or a blob of it is gone or torn."""
+        """Return the last image of a name; None if there is none, or a blob is missing or damaged."""
         record = _load(self.image_path(name), IMAGE)
         return record if record is not None and self._is_whole(record) else None
 
     def images(self, name: str) -> tuple[ImageRecord, ...]:
-        """Look up the last images of a name, of every platform that it was built for; sorted by platform."""
+        """Return the last images of a name, one for each platform, sorted by platform."""
         keys = (key for key in self.image_names() if key == name or key.startswith(f"{name}--"))
-        found = (image for key in keys if (image := self.image(key)))
-        return tuple(sorted(found, key=lambda image: image.platform))
+        images = (image for key in keys if (image := self.image(key)))
+        return tuple(sorted(images, key=lambda image: image.platform))
 
     def index(self, name: str) -> IndexRecord | None:
-        """Look up what joins the images of a name; None when there is nothing, or a blob is gone."""
+        """Return the index of a name's images; None if there is none, or a blob is missing."""
         record = _load(self._index_path(name), INDEX)
         if record is None or not self.has_blob(record.manifest):
             return None
         return record if all(self._is_whole(image) for image in record.images) else None
 
     def put_index(self, record: IndexRecord) -> None:
-        """Remember what joins the images of a name; an older one is forgotten."""
+        """Record the index of a name's images, in place of an older one."""
         self._save(self._index_path(record.name), INDEX.dump_json(record, indent=1), durable=True)
 
     def forget_images(self, name: str, keep: Collection[str], *, index: bool) -> None:
-        """Forget the images of a name for other platforms than these; and the index unless it is to stay."""
+        """Remove the records of a name's images for platforms not in `keep`, and the index unless `index`."""
         gone = [self.image_path(image.key) for image in self.images(name) if image.platform not in keep]
         with self.in_use():
             for path in (*gone, *(() if index else (self._index_path(name),))):
@@ -212,21 +212,21 @@ class Store:
         )
 
     def layer_keys(self) -> tuple[str, ...]:
-        """Name all layers that have a record, complete or not."""
+        """Return the keys of all layers with a record, complete or not."""
         names = (path.stem for path in (self.root / "layers").glob("*.json"))
         return tuple(sorted(name for name in names if _HEX.fullmatch(name)))
 
     def image_names(self) -> tuple[str, ...]:
-        """Name the keys of all images that have a record, complete or not."""
+        """Return the keys of all images with a record, complete or not."""
         names = (path.stem for path in (self.root / "images").glob("*.json"))
         return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
     def layer_path(self, key: str) -> Path:
-        """Name the place of a layer's record."""
+        """Return the path of a layer's record."""
         return self.root / "layers" / f"{_hex(key, key)}.json"
 
     def image_path(self, name: str) -> Path:
-        """Name the place of an image's record."""
+        """Return the path of an image's record."""
         if not _NAME.fullmatch(name):
             raise StoreError(f"{name!r} is not an image's name")
         return self.root / "images" / f"{name}.json"
@@ -235,22 +235,22 @@ class Store:
         return self.root / "indexes" / self.image_path(name).name
 
     def put_image(self, record: ImageRecord) -> None:
-        """Remember an image under its name and platform; an older one of both is forgotten."""
+        """Record an image, in place of an older one with the same name and platform."""
         self._save(self.image_path(record.key), IMAGE.dump_json(record, indent=1), durable=True)
 
     def report(self, digest: str) -> Path:
-        """Name the place of the smoke report of a manifest."""
+        """Return the path of a manifest's smoke report."""
         return self.root / "reports" / f"{_hex(digest.removeprefix('sha256:'), digest)}.json"
 
     def source(self, digest: str) -> Path:
-        """Name the place of the recipe and the lock of a manifest."""
+        """Return the path of a manifest's recipe and lock."""
         return self.root / "sources" / f"{_hex(digest.removeprefix('sha256:'), digest)}.json"
 
     # Lifetimes
 
     @contextlib.contextmanager
     def work(self) -> Iterator[Path]:
-        """Lend a temporary folder on the store's file system; it is always removed."""
+        """Yield a temporary folder on the store's file system, and remove it afterwards."""
         with self.in_use():
             with explained(self.root):
                 path = Path(tempfile.mkdtemp(dir=files.folder(self.root / "work"), prefix="work-"))
@@ -261,26 +261,26 @@ class Store:
 
     @contextlib.contextmanager
     def exclusive(self, key: str) -> Iterator[None]:
-        """Wait until nobody else, in this process or another, holds this key; then hold it."""
+        """Hold the lock with this name; waits for other threads and processes."""
         name = hashlib.sha256(key.encode()).hexdigest()
         with self.in_use(), files.flock(self.root / "locks" / name, fcntl.LOCK_EX):
             yield
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep `cache prune` from removing anything meanwhile; a build holds this from start to end.
+        """Keep `cache prune` from removing anything; a build holds this from start to end.
 
-        Any number may hold it at once. The first to come also clears away what killed builds left behind.
+        Any number of builds may hold it. The first one also removes leftovers of builds that were killed.
         """
         with self._in_use_lock(fcntl.LOCK_SH):
             yield
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the store with no build running.
+        """Hold the store exclusively.
 
         Raises:
-            StoreError: somebody is building.
+            StoreError: a build is running.
 
         """
         try:
@@ -297,7 +297,7 @@ class Store:
     def _in_use_lock(self, kind: int) -> Iterator[None]:
         path = self.root / "locks" / "in-use"
         if kind == fcntl.LOCK_SH and files.is_read_only(self.root):
-            yield  # nobody can remove anything there; whoever writes is told so then
+            yield  # nothing can be removed there, and writes give their own errors
             return
         with contextlib.suppress(BlockingIOError), files.flock(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
             for left in sorted((self.root / "work").glob("*")):
@@ -322,7 +322,7 @@ class Store:
 
 
 def _hex(text: str, named: str) -> str:
-    # Nothing else is ever joined to a folder of the store, so no name can lead out of it.
+    # Paths in the store are made only of such digits, so no name can lead out of it.
     if not _HEX.fullmatch(text):
         raise StoreError(f"{named!r} is not a sha256 digest")
     return text
@@ -334,5 +334,5 @@ def _load(path: Path, adapter: TypeAdapter[_Record]) -> _Record | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        log.warning("%s is damaged, or of another version, and absent: %s", path, type(error).__name__)
+        log.warning("%s is ignored: damaged, or of another version (%s)", path, type(error).__name__)
         return None

@@ -1,4 +1,4 @@
-"""A file on its way into the store: what has come is kept, and the next attempt goes on there."""
+"""Download a file in several attempts: received bytes are kept, and the next attempt continues there."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from pathlib import Path
 from imagebuilder.store.files import explained, open_part
 
 Source = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
-"""Opens a file at a position: gives that position, or 0 where it cannot, and the bytes from there on."""
+"""Opens a file at a position. Gives that position (0 if it cannot seek), and the bytes from there on."""
 
 _CHUNK = 1 << 20
 
 
 class FailedError(Exception):
-    """An attempt came to nothing."""
+    """An attempt failed."""
 
 
 class BrokenOffError(FailedError):
-    """Fewer bytes came than the file has; another attempt may go on from there."""
+    """The source ended before the end of the file; another attempt can continue."""
 
 
 class WrongBytesError(FailedError):
-    """What came is not the file that was asked for."""
+    """The received file is not the requested one."""
 
 
 class StoppedError(Exception):
-    """Somebody else ended all downloads."""
+    """Another thread stopped all downloads."""
 
 
 class PartialFile:
-    """One file that arrives in one or several attempts.
+    """One file, received in one or several attempts.
 
     Args:
-        place: where it goes when it is whole.
-        size, sha256: of the whole file.
-        advance: told the bytes that came; a negative count takes back what came in vain.
-        stop: ends an attempt, from another thread.
+        place: path of the complete file.
+        size, sha256: size and hash of the complete file.
+        advance: called with the number of bytes received; a negative number for discarded bytes.
+        stop: set by another thread to stop the attempt.
 
     """
 
@@ -55,15 +55,15 @@ class PartialFile:
         self._most = self._received()
 
     def attempt(self, source: Source, origin: str) -> None:
-        """Receive what is missing, check the whole, and put it in its place.
+        """Receive the missing bytes, check the file, and move it to its place.
 
         Args:
-            source: opens what is sent.
-            origin: what the source is called, for messages.
+            source: opens the file at a position.
+            origin: the source's name in messages.
 
         Raises:
             BrokenOffError: the source ended early.
-            WrongBytesError: it is another file; nothing of it is kept.
+            WrongBytesError: it is another file; its bytes are discarded.
             StoppedError: `stop` was set.
             StoreError: the disk is full or not writable.
 
@@ -78,7 +78,7 @@ class PartialFile:
             self._part.replace(self._place)
 
     def progressed(self) -> bool:
-        """Tell whether the file is longer than at the last call: that is worth another attempt."""
+        """Return whether the file has grown since the last call, which is worth another attempt."""
         before, self._most = self._most, max(self._most, self._received())
         return self._most > before
 
@@ -95,7 +95,7 @@ class PartialFile:
             self._tell(have)
             if have < self._size:
                 with source(have) as (start, chunks):
-                    if start != have:  # parts cannot be had, so begin again
+                    if start != have:  # the source cannot seek: begin again
                         have, digest = 0, hashlib.sha256()
                         self._tell(0)
                     with explained(self._part):

@@ -1,4 +1,4 @@
-"""Records of the store: what was made, as JSON that is checked whenever it is read."""
+"""Records of layers and images in the store, as JSON that is validated whenever it is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Size = Annotated[int, Field(ge=0)]
 
 @checked_dataclass(frozen=True, kw_only=True)
 class LayerRecord:
-    """One layer as made: digest and size of its blob, diffID and size of the tar inside, media type."""
+    """A finished layer: digest and size of its blob, diffID and size of the tar inside, media type."""
 
     digest: Digest
     diff_id: Digest
@@ -25,7 +25,7 @@ class LayerRecord:
 
     @property
     def is_empty(self) -> bool:
-        """Whether this records that there is nothing to put into a layer; see `EMPTY_LAYER`."""
+        """Whether the layer has no files; see `EMPTY_LAYER`."""
         return self == EMPTY_LAYER
 
 
@@ -37,7 +37,7 @@ EMPTY_LAYER = LayerRecord(
 
 @checked_dataclass(frozen=True, kw_only=True)
 class ImageLayer:
-    """A layer in its image: what people call it, and the pin that it belongs to."""
+    """A layer in its image: its title, and the pin that it belongs to."""
 
     record: LayerRecord
     title: str
@@ -46,17 +46,17 @@ class ImageLayer:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class ImageRecord:
-    """One image: its blobs' digests, its tag and the checksum of the lock that it was made from.
+    """One image: its blobs' digests, its tags and the checksum of its lock.
 
     Attributes:
         name: the recipe's name.
-        manifest, config: digests; the manifest's is the image's.
+        manifest, config: digests; the manifest's digest is the image's.
         size: bytes of all its blobs: manifest, config and compressed layers.
-        tag: its own; the first of `tags`.
+        tag: the main one, the first of `tags`.
         lock: the lock's checksum, hex sha256.
         layers: the lowest first.
-        tags: to push it under, as the recipe said when it was built.
-        platform: that it is for, as in `linux/arm64`.
+        tags: the tags to push.
+        platform: the image's platform, as in `linux/arm64`.
         siblings: all platforms of its recipe.
 
     """
@@ -74,28 +74,28 @@ class ImageRecord:
 
     @property
     def key(self) -> str:
-        """What its record is called. No recipe's name has two dashes in a row."""
+        """The name of its record. Names of recipes never have two dashes in a row."""
         if self.platform == platforms.DEFAULT:
             return self.name
         return f"{self.name}--{self.platform.replace('/', '-')}"
 
     @property
     def images(self) -> tuple[ImageRecord, ...]:
-        """The images that a push sends: itself."""
+        """The images that a push sends: only this one."""
         return (self,)
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class IndexRecord:
-    """The images of one recipe for several platforms, and the image index that joins them.
+    """The images of one recipe for several platforms, and the index that lists them.
 
     Attributes:
         name: the recipe's name.
         manifest: digest of the index.
-        tag: its own; the first of `tags`.
-        tags: to push it under.
+        tag: the main one, the first of `tags`.
+        tags: the tags to push.
         lock: checksum of the lock file, hex sha256.
-        images: by platform, sorted by it.
+        images: one for each platform, sorted by platform.
 
     """
 
@@ -108,7 +108,7 @@ class IndexRecord:
 
     @property
     def size(self) -> int:
-        """Bytes of all images' blobs, those that several share counted once."""
+        """Bytes of all images' blobs; shared blobs count once."""
         layers = {layer.record.digest: layer.record.size for image in self.images for layer in image.layers}
         own = (image.size - sum(layer.record.size for layer in image.layers) for image in self.images)
         return sum(layers.values()) + sum(own)
@@ -116,7 +116,7 @@ class IndexRecord:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class KeptLayer:
-    """A layer's record as it is written: with its key, so that it says nothing under another one's name."""
+    """A layer's record with its key, so that a record under another layer's file name is not believed."""
 
     key: str
     layer: LayerRecord

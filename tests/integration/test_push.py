@@ -261,7 +261,7 @@ def test_the_command_line_refuses_says_why_and_records_what_is_waived(
     # Another image under the same tag: refused, with nothing sent, unless it is asked for.
     put_image(images, [{"other": b"1"}], name="leaky")
     still = imagebuilder(*words, "--untested")
-    assert (still.code, "stands for another image" in still.stderr) == (10, True)
+    assert (still.code, "points to another image" in still.stderr) == (10, True)
     moved = imagebuilder(*words, "--untested", "--move")
     assert [tag for tag, _ in json.loads(moved.stdout)["moved"]] == ["x", "tag1", "0" * 12]
 

@@ -186,4 +186,4 @@ def test_a_step_that_fails_is_told_in_its_own_words(make: Make, said: str, shown
         make(layer(), fail)
     (problem,) = caught.value.problems
     assert (problem.where, problem.message) == ("hello 1.0", shown)
-    assert "take the suite's package" in problem.hint
+    assert "use the suite's package" in problem.hint

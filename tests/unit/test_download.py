@@ -200,7 +200,7 @@ def test_a_wheel_folder_is_read_and_checked(tmp_path: Path, store: Store) -> Non
 
 
 def test_a_missing_local_file_is_named(tmp_path: Path, store: Store) -> None:
-    with pytest.raises(FetchError, match=r"gone\.whl is not there"):
+    with pytest.raises(FetchError, match=r"gone\.whl does not exist"):
         get(store, one((tmp_path / "gone.whl").as_uri()))
 
 

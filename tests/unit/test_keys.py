@@ -94,14 +94,14 @@ def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "two words", 'quo"te', "a\nb", "-n", "x" * 64])
 def test_a_name_that_would_need_quoting_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a name of a job"):
+    with pytest.raises(InputError, match="is not a job's name"):
         sshkeys.make_keys(tmp_path / "job", name=name)
     assert not (tmp_path / "job").exists()
 
 
 @pytest.mark.parametrize("days", [0, -1, 3651])
 def test_days_have_bounds(days: int, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot hold for"):
+    with pytest.raises(InputError, match="cannot be valid for"):
         sshkeys.make_keys(tmp_path / "job", name="x", days=days)
 
 
@@ -139,7 +139,7 @@ def test_a_secret_holds_every_file(folder: Path) -> None:
 
 
 def test_a_secret_needs_a_proper_name_and_a_set_of_keys(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a name of a Secret"):
+    with pytest.raises(InputError, match="is not a Secret's name"):
         sshkeys.secret_manifest(folder, "No_Name")
-    with pytest.raises(InputError, match="holds no id_ed25519"):
+    with pytest.raises(InputError, match="has no id_ed25519"):
         sshkeys.secret_manifest(tmp_path, "fine")

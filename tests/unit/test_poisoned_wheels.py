@@ -27,8 +27,7 @@ from imagebuilder.engines.embedded import BuildContext
 from imagebuilder.errors import BuildError, LockError
 from imagebuilder.host.site import Site
 from imagebuilder.layers import archive, hints
-from imagebuilder.layers.wheels import file as wheelfile
-from imagebuilder.layers.wheels import splice
+from imagebuilder.layers.wheels import members, splice
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
@@ -94,10 +93,10 @@ def poisoned(folder: Path) -> Path:
     return path
 
 
-class Lenient(wheelfile.Unpacking):
+class Lenient(members.Unpacking):
     """Unpacks as zipfile does: what follows the end of a stream is nobody's."""
 
-    def __init__(self, member: wheelfile.Member) -> None:
+    def __init__(self, member: members.Member) -> None:
         super().__init__(member)
         self._own = zlib.decompressobj(-15)
         self._plain = member.stored
@@ -191,13 +190,13 @@ def test_a_lock_that_knows_the_poisoned_layer_is_of_no_use(
     [
         ({"diff_id": "sha256:" + "3" * 64}, "give the diffID sha256:"),
         ({"digest": "sha256:" + "3" * 64}, "give the digest sha256:"),
-        ({"unpacked": 7}, "and the lock says 7"),
+        ({"unpacked": 7}, "but the lock says 7"),
     ],
 )
 def test_what_a_lock_has_wrong_ends_there(
     tmp_path: Path, store: Store, change: dict[str, object], words: str
 ) -> None:
-    """Neither the store nor another lock gets it; and `imagebuilder lock` writes what is true."""
+    """Neither the store nor another lock gets it; and `imagebuilder lock` writes the true values."""
     path = make_wheel(tmp_path, {MEMBER: CONTENT})
     key = layer_of(path).key
     true = spliced([path], Store(tmp_path / "other"), python=samples.lock().python)

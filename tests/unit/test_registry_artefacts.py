@@ -124,7 +124,7 @@ def test_two_at_once_lose_nothing(old: FakeRegistry) -> None:
 
 def test_a_tag_that_is_taken(old: FakeRegistry) -> None:
     old.manifests["team/x", reader.fallback_tag(DIGEST)] = (OCI_MANIFEST, b"{}")
-    with pytest.raises(RegistryError, match="taken by something that is no list"):
+    with pytest.raises(RegistryError, match="is not a list of artefacts"):
         artefacts.attach(client(old), [artefact()])
 
 

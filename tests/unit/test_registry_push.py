@@ -334,7 +334,7 @@ def test_a_tag_that_stands_for_another_image_stays(
     push(image, store, f"{registry.host}/torch:cu12", ["latest"], options=options())
     other = put_image(store, [{"c": b"other"}])
     before, sent = dict(registry.manifests), registry.received
-    with pytest.raises(GateError, match="the tag cu12 stands for another image") as caught:
+    with pytest.raises(GateError, match="the tag cu12 points to another image") as caught:
         push(other, store, f"{registry.host}/torch:cu12", ["latest", "new"], options=options())
     assert [problem.where for problem in caught.value.problems] == [
         f"{registry.host}/torch:{tag}" for tag in ("cu12", "latest")
@@ -372,7 +372,7 @@ def test_an_own_tag_of_another_recipe_s_image_stays_and_both_are_named(
     assert registry.manifests == before
     (problem,) = caught.value.problems
     assert problem.message == (
-        f"the tag torch2.10 stands for another image, {image.manifest} of the recipe `sample`, "
+        f"the tag torch2.10 points to another image, {image.manifest} of the recipe `sample`, "
         "and this one is of `other`"
     )
     assert "--move" in problem.hint
@@ -408,7 +408,7 @@ def test_a_tag_that_somebody_else_sets_meanwhile_is_not_moved(
         return False
 
     registry.interfere = set_meanwhile
-    with pytest.raises(GateError, match="stands for another image"):
+    with pytest.raises(GateError, match="points to another image"):
         push(image, store, f"{registry.host}/torch:x", options=options())
     assert registry.manifests["torch", "x"] == registry.manifests["torch", "other"]
 

@@ -83,7 +83,7 @@ def test_a_recipe_s_name_leaves_a_tag_that_registries_take() -> None:
 
 
 def test_a_tag_that_gets_too_long_is_refused() -> None:
-    with pytest.raises(InputError, match="no tag that a registry takes"):
+    with pytest.raises(InputError, match="is not a valid tag"):
         plan.image_tags(select(samples.recipe(tags=("x" * 120 + "{torch}{torch}",))), samples.lock())
 
 

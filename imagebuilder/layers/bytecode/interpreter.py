@@ -1,8 +1,8 @@
-"""The image's own Python, run on this host: unpacked from its locked packages, and from a base's layers.
+"""Runs the image's Python on this host, unpacked from its locked packages and from the layers of a base.
 
-Neither root nor a system are needed: its own loader runs it from a folder, in namespaces in which that
-folder is all there is. Unpacking takes as long as compiling a few hundred modules, so all layers of a build
-share one.
+This needs neither root nor an installed system: Python runs from a folder with its own loader, in namespaces
+that contain only that folder. Unpacking takes as long as compiling a few hundred modules, so all layers of a
+build share one interpreter.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from imagebuilder.lock.model import BaseLayer
 from imagebuilder.plan import BytecodeLayer
 from imagebuilder.store import Store, check_bytes, explained
 
-# What a run gets: it takes a second or two, and an emulator a hundred times as long.
+# The time limit of a run, which takes about two seconds, and in an emulator a hundred times as long.
 _SECONDS = 1800
-# Of a base: Python, and the libraries that it is linked against.
+# Paths in a base: Python, and the libraries that it is linked against.
 _SHARED = re.compile(
     r"(usr/)?lib/[^/]*-linux-gnu[^/]*/(ld-[^/]+|lib(c|dl|expat|m|pthread|util|z)[-.][^/]*)"
     r"|usr/bin/python3[^/]*|usr/lib/python3\.[^/]*/.*"
@@ -38,7 +38,7 @@ class Interpreter:
     """One Python, ready to run.
 
     Attributes:
-        folder: on this host; what the Python is to read has to be in it.
+        folder: on this host; files that the Python reads must be in it.
 
     """
 
@@ -47,7 +47,7 @@ class Interpreter:
         self._sandbox = sandbox
         self._release = release
         self._title = title
-        # A run takes all cores for itself.
+        # One run at a time, because each uses all cores.
         self._guard = threading.Lock()
 
     def run(self, script: str, reads: str, writes: str) -> None:
@@ -56,11 +56,11 @@ class Interpreter:
         Args:
             script: its file name.
             reads: name of a file in the folder.
-            writes: name of a file that is in the folder afterwards.
+            writes: name of the file that the script writes into the folder.
 
         Raises:
-            BuildError: it ended with an error.
-            EnvironmentFault: this host gives it no namespaces.
+            BuildError: the script failed.
+            EnvironmentFault: this host does not allow namespaces.
 
         """
         with self._guard:
@@ -71,14 +71,14 @@ class Interpreter:
 
 
 class Interpreters:
-    """The Pythons of one build, each unpacked when a layer needs it for the first time; a context manager."""
+    """The Pythons of one build, each unpacked when a layer first needs it; a context manager."""
 
     def __init__(self, store: Store, tools: Tools = HOST) -> None:
-        """Prepare; nothing is unpacked or started yet.
+        """Remember the arguments; nothing is unpacked or started yet.
 
         Args:
-            store: where temporary files go, and where the layers of a base are.
-            tools: where dpkg and the Pythons run.
+            store: has the layers of a base, and temporary files are written to it.
+            tools: run dpkg and the Pythons.
 
         """
         self._store = store
@@ -96,18 +96,18 @@ class Interpreters:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove what was unpacked."""
+        """Remove the unpacked Pythons."""
         self._open.close()
 
     def of(self, layer: BytecodeLayer, downloads: Mapping[str, Path]) -> Interpreter:
-        """Give the Python of a layer.
+        """Return the Python of a layer.
 
         Args:
-            layer: whose.
-            downloads: file of every package, by hex sha256.
+            layer: the layer.
+            downloads: the file of every package, by hex sha256.
 
         Raises:
-            BuildError: it cannot be unpacked.
+            BuildError: the Python cannot be unpacked.
             DamagedDownloadError: a package is not the locked one.
             StoreError: the store is full or not writable.
 
@@ -141,12 +141,12 @@ def _unpack(
 
 
 def write_base(below: Sequence[BaseLayer], title: str, store: Store, place: Path) -> None:
-    """Write what a base has of Python, and what Python runs on, as a tar; `title` is for messages."""
+    """Write a base's Python, and the libraries that it needs, as a tar; `title` is for messages."""
     blobs = [(store.download(item.sha256), item.diff_id) for item in below]
-    found = tree.read(blobs, lambda _path: False, title)
-    _keep(found.root, "")
+    base = tree.read(blobs, lambda _path: False, title)
+    _keep(base.root, "")
     with explained(place), place.open("xb") as out:
-        for _ in tree.write(found, [path for path, _ in blobs], out, title):
+        for _ in tree.write(base, [path for path, _ in blobs], out, title):
             pass
 
 
@@ -165,5 +165,5 @@ def _run(sandbox: Sandbox, title: str, *words: str) -> None:
         raise hooks.refused(error, title) or BuildError(
             f"compiling modules with the image's own Python failed:\n{error}",
             where=title,
-            hint="the packages of that Python have to run here: `imagebuilder doctor` looks into it",
+            hint="this host must be able to run that Python: `imagebuilder doctor` checks it",
         ) from error

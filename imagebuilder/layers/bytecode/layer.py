@@ -1,13 +1,14 @@
-"""Bytecode of the wheels' modules, as a layer: what pip would leave in `__pycache__`, the same on every host.
+"""A layer of bytecode: the files in `__pycache__` that pip would write, with the same bytes on every host.
 
-Without it every fresh container compiles what it imports (docs/explanation/bytecode.md has the figures).
+Without them every new container compiles the modules that it imports (docs/explanation/bytecode.md has
+figures).
 
-The format of bytecode is that of one release of Python, so the image's own Python compiles: its locked
-packages are unpacked into a folder and run from there. A .pyc tells the time and size of its source, and that
-time is the epoch, as of every file in a layer; so a module that somebody changes in a container is compiled
-again, as it is after pip.
+Each release of Python has its own format of bytecode, so the image's Python compiles: its locked packages are
+unpacked into a folder and run from there. A .pyc contains the time and size of its source. The time is the
+epoch, as for every file in a layer. If somebody changes a module in a container, Python compiles it again, as
+it does after pip.
 
-What the modules of a wheel gave is kept, so that a layer with one more wheel compiles that wheel alone.
+The store keeps the bytecode of each wheel, so a layer with one more wheel compiles only that wheel.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from imagebuilder.layers import archive
 from imagebuilder.layers.bytecode.interpreter import Interpreter, Interpreters
 from imagebuilder.layers.files import folder_mode
 from imagebuilder.layers.wheels import placement
-from imagebuilder.layers.wheels.file import Member, content, opened, read_wheel
+from imagebuilder.layers.wheels.file import read_wheel
 from imagebuilder.layers.wheels.layer import merge
+from imagebuilder.layers.wheels.members import Member, content, opened
 from imagebuilder.layers.wheels.placement import Environment, Placed
 from imagebuilder.plan import BytecodeLayer
 from imagebuilder.store import (
@@ -40,22 +42,24 @@ from imagebuilder.store import (
     explained,
 )
 
-# The head of a record, as compile.py has it: batch, length of the path, length of the content.
+# The header of a record, the same as in compile.py: batch, length of the path, length of the content.
 _HEAD = struct.Struct("<IIQ")
-# What is kept of a wheel: records as compile.py writes them. No image has it: it is the first to be pruned.
+# A wheel's bytecode in the store: records as compile.py writes them. No image uses these blobs, so they are
+# pruned first.
 _RECORDS = "application/vnd.imagebuilder.bytecode"
-# Modules that are compiled in one process: few enough for the cores to share, enough to be worth one. Another
-# size may give other bytes: it belongs to the layer's format.
+# Modules of this many bytes are compiled by one process, which is enough work for a process and leaves enough
+# batches for all cores. Another size may give other bytes, so it is a part of the layer's format.
 _BATCH_BYTES = 128 << 10
-# What one run of the image's Python gets: a second or two, after which a build that was interrupted ends.
+# The modules for one run of the image's Python, about two seconds: an interrupted build ends after the
+# current run.
 _SLICE_BYTES = 8 << 20
-# Modules of data have some megabytes, and a compiler may take four hundred bytes for each of theirs.
+# Larger modules are left out. The compiler may need four hundred bytes of memory for each byte of source.
 _LARGEST = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """Where a .pyc is, until it is in the layer."""
+    """The place of a .pyc until it is in the layer: a part of a file of records."""
 
     file: Path
     start: int
@@ -77,11 +81,12 @@ def build_bytecode_layer(
     """Compile the modules of wheels; the record is `EMPTY_LAYER` if there is no module that compiles.
 
     Args:
-        layer: whose, and with which Python.
-        downloads: file of every wheel and package, by hex sha256.
-        store: where the blob and all temporary files go.
-        advance: told the bytes of the layer's tar; before, told of none now and then, so that it can raise.
-        pythons: of this build.
+        layer: the wheels, and the Python that compiles them.
+        downloads: the file of every wheel and package, by hex sha256.
+        store: the blob and all temporary files are written to it.
+        advance: called with the bytes of the layer's tar; before that with 0 from time to time, so that it
+            can raise an exception.
+        pythons: the interpreters of this build.
 
     Raises:
         BuildError: a wheel cannot be read safely, or the image's Python does not run.
@@ -93,9 +98,9 @@ def build_bytecode_layer(
     with store.work() as folder:
         try:
             wheels = _by_wheel(layer, _modules(layer, downloads, environment))
-            found = {key: _kept(key, store) for key in wheels}
-            missing = {key: modules for key, modules in wheels.items() if found[key] is None}
-            made = dict(record for file in found.values() if file for record in _records(file, layer.python))
+            kept = {key: _kept(key, store) for key in wheels}
+            missing = {key: modules for key, modules in wheels.items() if kept[key] is None}
+            made = dict(record for file in kept.values() if file for record in _records(file, layer.python))
             if missing:
                 python = pythons.of(layer, downloads)
                 for number, batches in enumerate(_slices(chain.from_iterable(missing.values()))):
@@ -104,7 +109,7 @@ def build_bytecode_layer(
             for key, modules in missing.items():
                 _keep_for_later(key, modules, made, layer.python, store)
         except BuildError:
-            # Where the bytes are not the locked ones, that is the cause of all else: say that instead.
+            # If a wheel is not the locked one, that caused the error: report that instead.
             for wheel in layer.wheels:
                 check_bytes(downloads[wheel.sha256], wheel.sha256, wheel.file)
             raise
@@ -115,14 +120,14 @@ def build_bytecode_layer(
 
 
 def bytecode_path(path: str, python: str) -> str:
-    """Say where Python looks for the bytecode of a module (PEP 3147)."""
+    """Return the path where Python looks for the bytecode of a module (PEP 3147)."""
     folder, name = posixpath.split(path)
     return f"{folder}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Module:
-    """A module to be compiled."""
+    """A module to compile."""
 
     placed: Placed
 
@@ -136,33 +141,33 @@ class _Module:
 def _modules(
     layer: BytecodeLayer, downloads: Mapping[str, Path], environment: Environment
 ) -> tuple[_Module, ...]:
-    """Find the modules, each wheel's own together; those that bring their bytecode along stay as they are."""
+    """Return the modules to compile, wheel by wheel; a module whose wheel has its bytecode is left out."""
     places = {wheel.file: downloads[wheel.sha256] for wheel in layer.wheels}
     order = {wheel.file: number for number, wheel in enumerate(layer.wheels)}
     wheels = [placement.place(read_wheel(file, path), environment) for file, path in places.items()]
     placed = merge(wheels, environment)
-    there = {item.path for item in placed}
-    found = (
+    paths = {item.path for item in placed}
+    modules = (
         _Module(placed=item)
         for item in placed
         if item.path.startswith(f"{environment.site_packages}/")
         and item.path.endswith(".py")
         and item.size <= _LARGEST
-        and bytecode_path(item.path, layer.python) not in there
+        and bytecode_path(item.path, layer.python) not in paths
     )
-    return tuple(sorted(found, key=lambda module: (order[module.placed.wheel], module.placed.path)))
+    return tuple(sorted(modules, key=lambda module: (order[module.placed.wheel], module.placed.path)))
 
 
 def _by_wheel(layer: BytecodeLayer, modules: Iterable[_Module]) -> dict[str, tuple[_Module, ...]]:
-    """Group modules by the key of what those of one wheel give."""
+    """Group modules by wheel; the keys are those under which the store keeps their bytecode."""
     sha256 = {wheel.file: wheel.sha256 for wheel in layer.wheels}
     groups = [(name, tuple(group)) for name, group in groupby(modules, lambda module: module.placed.wheel)]
-    # Not all modules of a wheel: where two wheels have the same one, it is with the later.
+    # The key names the modules, because a module that two wheels have is compiled with the later wheel only.
     return {layer.part_key(sha256[name], [module.placed.path for module in g]): g for name, g in groups}
 
 
 def _kept(key: str, store: Store) -> Path | None:
-    """Find what an earlier build made of a wheel; None where there is nothing, or it rotted."""
+    """Return the file with a wheel's bytecode from an earlier build; None if it is missing or damaged."""
     record = store.layer(key)
     if record is None:
         return None
@@ -190,7 +195,10 @@ def _keep_for_later(
 
 
 def _slices(modules: Iterable[_Module]) -> Iterator[list[list[_Module]]]:
-    """Cut modules into batches, each of one wheel, so that no other wheel changes it; and these into runs."""
+    """Divide modules into batches for one process each, and batches into runs of the image's Python.
+
+    All modules of a batch are of one wheel, so that its bytes do not depend on other wheels.
+    """
     batches: list[list[_Module]] = []
     filled = total = 0
     wheel = ""
@@ -210,8 +218,8 @@ def _slices(modules: Iterable[_Module]) -> Iterator[list[list[_Module]]]:
 def _compile(
     layer: BytecodeLayer, batches: Sequence[Sequence[_Module]], python: Interpreter, place: Path
 ) -> dict[str, _Made]:
-    """Compile some batches into a file; returns where each module's bytecode is, by its path in the image."""
-    # Other layers' files are in that folder too.
+    """Compile some batches into a file; returns the bytecode of each module, by its path in the image."""
+    # The interpreter's folder is shared by all layers, so the names contain the layer's key.
     name = f"{layer.key}-{place.name}"
     sources, made = python.folder / f"{name}.sources", python.folder / f"{name}.bytecode"
     with explained(sources), sources.open("xb") as out:
@@ -235,7 +243,7 @@ def _records(file: Path, python: str) -> Iterator[tuple[str, _Made]]:
 
 
 def _tar(made: Mapping[str, _Made]) -> Iterator[bytes]:
-    """Write the layer: sorted, every folder listed with the mode that the wheels' layers give it."""
+    """Yield the layer's tar: sorted, with an entry for every folder, modes as in the layers of wheels."""
     folders = {folder for path in made for folder in archive.parents(path)}
     for path in sorted({*folders, *made}):
         item = made.get(path)

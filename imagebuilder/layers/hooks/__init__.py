@@ -1,4 +1,4 @@
-"""Programs of ours that run where a layer is made: the files of the folders in here."""
+"""Scripts that run in the sandbox where a layer is made, in a folder for each kind of layer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from imagebuilder.errors import EnvironmentFault
 from imagebuilder.store import explained
 
 CONFINE = "confine.pl"
-"""Of `shared/`: gives programs of an image namespaces and a root of their own."""
+"""A script in `shared/` that runs programs of an image in separate namespaces, with a separate root."""
 _REFUSED = re.compile(r"confine: (?:the kernel refuses|cannot write /proc/)")
 
 
 def hand_in(name: str, folder: Path) -> None:
-    """Copy the files of a folder of this package, and those of `shared/`.
+    """Copy the files of a subfolder of this package, and those of `shared/`.
 
-    Folders in there stay: pip compiles modules into one.
+    Folders inside them, such as `__pycache__`, are not copied.
 
     Args:
-        name: of the folder, as in `system`.
-        folder: where to; it is there already.
+        name: the subfolder, such as `system`.
+        folder: an existing folder; the files are written to it.
 
     Raises:
         StoreError: the store is full or not writable.
@@ -35,19 +35,19 @@ def hand_in(name: str, folder: Path) -> None:
                     (folder / hook.name).write_bytes(hook.read_bytes())
 
 
-def refused(error: CommandError, where: str = "") -> EnvironmentFault | None:
-    """Explain a command that failed because the kernel gives no namespaces; None where that is not why.
+def refused(error: CommandError, title: str = "") -> EnvironmentFault | None:
+    """Return an error for a command that failed for lack of namespaces; None if it failed for another reason.
 
-    There is no way on without them: behind chroot alone, a program of an image that runs as root is this
-    host's root.
+    Namespaces are required: with chroot alone, a program of an image that runs as root would be root on this
+    host.
     """
     lines = [line for line in error.result.stderr.splitlines() if _REFUSED.match(line)]
     if not lines:
         return None
     return EnvironmentFault(
-        "this host does not let programs of the image run in namespaces of their own:\n" + "\n".join(lines),
-        where=where,
+        "this host does not allow the namespaces that programs of the image need:\n" + "\n".join(lines),
+        where=title,
         hint="check the sysctls user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns; "
         "in a container, give it `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`; "
-        "or `--tools container`, or `--engine docker`; `imagebuilder doctor` looks into it",
+        "or `--tools container`, or `--engine docker`; `imagebuilder doctor` checks it",
     )

@@ -1,4 +1,4 @@
-"""In which order dpkg installs a set of packages: decided here, so that it is the same on every host."""
+"""The order in which dpkg installs a set of packages: decided here, so that it is the same on every host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """What a package says of itself; each group of alternatives is fulfilled by any one of its names."""
+    """Fields of a package's control file; any one name of a group of alternatives satisfies the group."""
 
     name: str
     version: str
@@ -28,10 +28,10 @@ class Package:
 
 
 def rounds(packages: Sequence[Package]) -> tuple[tuple[str, ...], ...]:
-    """Order packages for dpkg: what one needs before it may even be unpacked is in an earlier round.
+    """Order packages into rounds: pre-dependencies, needed to unpack a package, are in an earlier round.
 
-    The first round is the essential packages and all that they need. Within a round dpkg finds its way; the
-    order there is by name, the same on every host.
+    The first round has the essential packages and their dependencies. Within a round, packages are sorted by
+    name, and dpkg decides in which order to configure them.
     """
     relations = _Relations(packages)
     done = relations.closure(package.name for package in packages if package.essential)
@@ -50,38 +50,39 @@ def rounds(packages: Sequence[Package]) -> tuple[tuple[str, ...], ...]:
 
 
 def base(packages: Sequence[Package], names: Iterable[str]) -> frozenset[str]:
-    """Pick the essential packages, those named as far as they are there, and all that these need."""
+    """Return the essential packages, those of the names that exist, and the dependencies of both."""
     relations = _Relations(packages)
     wanted = set(names)
     return frozenset(relations.closure(p.name for p in packages if p.essential or p.name in wanted))
 
 
 def problems(packages: Sequence[Package], debs: Iterable[Deb]) -> list[str]:
-    """Find packages that are not what the lock says of them.
+    """Return a message for each package that differs from its lock entry.
 
     Args:
-        packages: as their control files have them.
-        debs: the same packages as the lock has them, in the same order.
+        packages: from the control files.
+        debs: the entries of the same packages in the lock, in the same order.
 
     """
-    found = []
+    messages = []
     for package, deb in zip(packages, debs, strict=True):
-        is_there = (package.name, package.version, package.architecture)
-        if is_there != (deb.name, deb.version, deb.architecture):
-            shown = printable(" ".join(is_there))
-            found.append(f"{deb.path} holds {shown}, not {deb.name} {deb.version} {deb.architecture}")
-    return found
+        actual = (package.name, package.version, package.architecture)
+        if actual != (deb.name, deb.version, deb.architecture):
+            shown = printable(" ".join(actual))
+            messages.append(f"{deb.path} holds {shown}, not {deb.name} {deb.version} {deb.architecture}")
+    return messages
 
 
 def closure_problems(packages: Sequence[Package], asked: Iterable[str]) -> list[str]:
-    """Find packages that nothing in a whole system requires, and those that it lacks.
+    """Return a message for each package that nothing in a system requires, and for each missing dependency.
 
-    apt chose what is essential, what was asked for, and what these depend on. Of alternatives all that are
-    there count: which of them apt chose, and why, is not known any more.
+    apt chose the essential packages, those that were asked for, and the dependencies of both. If several
+    alternatives of a dependency are installed, all count as required: the lock does not say which one apt
+    chose.
 
     Args:
-        packages: of a whole system.
-        asked: names of packages that were asked for.
+        packages: all packages of a system.
+        asked: names of the packages that were asked for.
 
     """
     providers: dict[str, set[str]] = {}
@@ -113,7 +114,7 @@ def closure_problems(packages: Sequence[Package], asked: Iterable[str]) -> list[
 
 
 class _Relations:
-    """Which packages of a set need which others of it."""
+    """The dependencies between the packages of a set."""
 
     def __init__(self, packages: Sequence[Package]) -> None:
         self._packages = {p.name: p for p in sorted(packages, key=lambda package: package.name)}
@@ -121,35 +122,35 @@ class _Relations:
         self._providers |= {name: name for name in self._packages}
 
     def needed(self, names: Iterable[str], *, pre_only: bool) -> set[str]:
-        found = set()
+        needed = set()
         for name in names:
             package = self._packages[name]
             groups = package.pre_depends if pre_only else (*package.pre_depends, *package.depends)
-            found |= {
+            needed |= {
                 next((self._providers[n] for n in group if n in self._providers), "") for group in groups
             }
-        return found - {""}
+        return needed - {""}
 
     def closure(self, names: Iterable[str]) -> set[str]:
-        found: set[str] = set()
+        closure: set[str] = set()
         fresh = set(names)
         while fresh:
-            found |= fresh
-            fresh = self.needed(fresh, pre_only=False) - found
-        return found
+            closure |= fresh
+            fresh = self.needed(fresh, pre_only=False) - closure
+        return closure
 
 
 def parse_package(control: str) -> Package:
-    """Read the fields that `dpkg-deb --field` printed.
+    """Parse the fields that `dpkg-deb --field` printed.
 
     Raises:
-        BuildError: there is no name among them, or one that no package may have.
+        BuildError: the package has no name, or an invalid one.
 
     """
     fields = dict(line.split(": ", 1) for line in control.splitlines() if ": " in line)
     name = fields.get("Package", "")
     if not _NAME.fullmatch(name):
-        raise BuildError(f"a package has no proper name: `{printable(name)}`", hint="lock again")
+        raise BuildError(f"a package has an invalid name: `{printable(name)}`", hint="lock again")
     return Package(
         name=name,
         version=fields.get("Version", ""),
@@ -162,7 +163,7 @@ def parse_package(control: str) -> Package:
 
 
 def _groups(relations: str) -> tuple[tuple[str, ...], ...]:
-    """Read `a (>= 1), b:any | c` as names; versions were apt's concern when it solved."""
+    """Parse `a (>= 1), b:any | c` into names, without versions, which apt checked when it solved."""
     return tuple(
         tuple(found[0] for word in group.split("|") if (found := _NAME.match(word.strip())))
         for group in relations.split(",")

@@ -1,8 +1,8 @@
-"""Packages on top of a base from a registry: what the frame of `layers.system` gets besides, or instead.
+"""Installs packages on top of a base from a registry: the parts in which this differs from `install`.
 
-The base's layers are laid over each other into one tar, which mmdebstrap's setup hook unpacks. The packages
-go in as on a system of our own. Then a script inside of the root compares it with the base, file by file, and
-what differs is the layer: changed and new files, and whiteouts.
+The base's layers are merged into one tar, which a setup hook of mmdebstrap unpacks. The packages are
+installed as on a bootstrapped system. Then a script inside the root compares it with the base, file by file.
+The layer has the differences: changed and new files, and whiteouts for removed ones.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from imagebuilder.store import Store, explained
 
 _BASE = "base.tar"
 _BEFORE = "before"
-# As `extract.sh` and `finish.sh` are for a system of our own.
+# These hooks replace `extract.sh` and `finish.sh` of a bootstrapped system.
 _SCRIPT = 'sh "$1/imagebuilder/hooks/{}.sh" "$1"'
 
 
 def lay_out(layer: UpperOsLayer, store: Store, folder: Path, handed: Path) -> tuple[str, ...]:
-    """Write the base as one tar into a folder, and the list of what is in it to what the build hands in.
+    """Write the base as one tar into a folder, and the list of its files into `handed`.
 
     Returns:
-        What was written, by its name in the folder.
+        The paths of the written files, relative to the folder.
 
     Raises:
-        BuildError: a layer of the base is damaged, or the base has what the build hands in.
+        BuildError: a layer of the base is damaged, or the base has a file where the build puts its programs.
         StoreError: the disk is full.
 
     """
-    where = f"{layer.distribution} {layer.suite}"
+    title = f"{layer.distribution} {layer.suite}"
     blobs = [(store.download(item.sha256), item.diff_id) for item in layer.below]
-    found = tree.read(blobs, lambda _path: False, where)
-    if handed.name in found.root.children:
-        # It would take the place of the hooks, which run outside of the base.
+    base = tree.read(blobs, lambda _path: False, title)
+    if handed.name in base.root.children:
+        # It would replace the hooks, which run outside of the base.
         raise BuildError(
             f"the base has a folder or a file `/{handed.name}`, where a build puts its own programs",
-            where=where,
-            hint="take another base, or remove it from this one",
+            where=title,
+            hint="choose another base, or remove it from this one",
         )
     place = folder / _BASE
     with explained(place), place.open("xb") as out, (handed / _BEFORE).open("x", encoding="utf-8") as lines:
-        for seen in tree.write(found, [path for path, _ in blobs], out, where):
+        for seen in tree.write(base, [path for path, _ in blobs], out, title):
             lines.write(f"{seen.line()}\n")
     return _BASE, f"{handed.name}/{_BEFORE}"
 
 
 def setup_hooks(folder: Path) -> tuple[str, ...]:
-    """Name the hooks that make the base the root; the folder is as mmdebstrap sees it."""
+    """Return the hooks that unpack the base as the root; mmdebstrap must know the folder by this path."""
     return (
         f"--setup-hook={_SCRIPT.format('clear')}",
         f"--setup-hook=tar-in {shlex.quote(str(folder / _BASE))} /",
@@ -59,7 +59,7 @@ def setup_hooks(folder: Path) -> tuple[str, ...]:
 
 
 def last_hooks(tar: Path) -> tuple[str, ...]:
-    """Name the hooks that write the layer; the tar is as mmdebstrap sees it."""
+    """Return the hooks that write the layer; mmdebstrap must know the tar by this path."""
     return (
         f"--customize-hook={_SCRIPT.format('finish_upper')}",
         f"--customize-hook=download /imagebuilder/layer.tar {shlex.quote(str(tar))}",

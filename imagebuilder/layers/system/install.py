@@ -1,9 +1,10 @@
-"""The OS layer: the locked Debian packages, configured, by mmdebstrap without a daemon or a network.
+"""Makes the OS layer: mmdebstrap installs the locked Debian packages, without a daemon or a network.
 
-mmdebstrap gives the frame: a folder for the new root, in a user namespace, no services, a sorted tar. The
-packages go in by dpkg alone, from its hooks (layers/hooks/system): apt on the host would choose the order of
-installation, and with it user ids and much else, by its own version. Whatever runs in the new root runs in
-namespaces of its own, of which that is the only root (layers/hooks/shared/confine.pl).
+mmdebstrap makes a folder for the new root in a user namespace, starts no services, and writes a sorted tar.
+The packages are installed by dpkg alone, from mmdebstrap's hooks (layers/hooks/system). The host's apt is not
+used, because the order of installation, and with it user ids and much else, would depend on its version.
+Programs in the new root run in separate namespaces that contain only this root
+(layers/hooks/shared/confine.pl).
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from imagebuilder.store import LayerRecord, Store, check_bytes, explained, link_
 
 log = logging.getLogger(__name__)
 
-HANDED = "imagebuilder"  # the folder, and in the root too, that holds what the build handed in
+HANDED = "imagebuilder"  # the folder with the files that a build hands in; in the root it has the same name
 _TAR = "layer.tar"
 _LIMIT = 3600.0  # seconds; a set of 240 packages takes one minute, a slow disk ten
 _LOCK_AGAIN = "the lock was changed, or its archive changed a file: lock the recipe again"
 _TAIL = 12  # lines of a log that an error shows
-_DOCTOR = "`imagebuilder doctor` looks into it"
+_DOCTOR = "`imagebuilder doctor` checks it"
 _EXTRACT = '--setup-hook=sh "$1/imagebuilder/hooks/extract.sh" "$1"'
 _FINISH = ('--customize-hook=sh "$1/imagebuilder/hooks/finish.sh" "$1"',)
 _FAILED_PACKAGE = re.compile(r"dpkg: error processing (?:package|archive) (\S+) \(")
@@ -53,16 +54,16 @@ def build_os_layer(
     """Install the layer's packages into an empty root, with its user and an empty venv.
 
     Args:
-        layer: what to install.
-        debs: file of every package, by hex sha256.
-        store: where the layer's blob and all temporary files go.
-        advance: told the bytes of the layer's tar, which is there at the end.
-        tools: where mmdebstrap and dpkg run.
+        layer: the packages, the user and the venv.
+        debs: the file of every package, by hex sha256.
+        store: the blob and all temporary files are written to it.
+        advance: called with the bytes of the layer's tar, at the end.
+        tools: run mmdebstrap and dpkg.
 
     Raises:
-        DamagedDownloadError: a package is not the locked one any more.
-        BuildError: a package's own script failed, or the packages do not fit together.
-        EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
+        DamagedDownloadError: a download is no longer the locked package.
+        BuildError: a package's script failed, or the packages do not fit together.
+        EnvironmentFault: mmdebstrap is missing, or this user may not create namespaces.
 
     """
     with _installed(layer, debs, store, tools) as tar:
@@ -75,11 +76,11 @@ def build_os_parts(
     """Install a system as `build_os_layer` does, and make a layer of each of its parts.
 
     Args:
-        parts: all those of one system, as `plan.parts` gives them.
-        debs: file of every package, by hex sha256.
-        store: where the layers' blobs and all temporary files go.
-        advance: told the bytes of the layers' tars, which are there at the end.
-        tools: where mmdebstrap and dpkg run.
+        parts: all parts of one system, from `plan.parts`.
+        debs: the file of every package, by hex sha256.
+        store: the blobs and all temporary files are written to it.
+        advance: called with the bytes of the layers' tars, at the end.
+        tools: run mmdebstrap and dpkg.
 
     Returns:
         The records of the parts, in their order.
@@ -96,7 +97,7 @@ def build_os_parts(
 
 @contextmanager
 def _installed(layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: Tools) -> Iterator[BinaryIO]:
-    """Make a root of a layer's packages; gives its tar, or that of what changed in the base below."""
+    """Make a root of a layer's packages; yields its tar, or on a base the tar of the changes."""
     with store.work() as folder, tools.open(folder, network=False) as sandbox:
         hand_in(layer, debs, folder, sandbox, tools)
         if isinstance(layer, UpperOsLayer):
@@ -112,15 +113,16 @@ def _installed(layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: To
 
 
 def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, sandbox: Sandbox, tools: Tools) -> None:
-    """Lay out what goes into a root: the hooks, the packages, their rounds, and apt's sources of the image.
+    """Write the files that a root needs: hooks, packages, their rounds, and the image's sources for apt.
 
-    All is copied to `HANDED` in the folder, because a namespace's user may not be able to read this user's
-    folders.
+    They are copied to `HANDED` in the folder, because the namespace's user may not be able to read this
+    user's folders.
 
     Raises:
-        DamagedDownloadError: a package is not the locked one any more.
-        LockError: a file holds another package than it is locked as, or one is missing or too many.
-        EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
+        DamagedDownloadError: a download is no longer the locked package.
+        LockError: a file contains another package than its lock entry says, a dependency is missing, or
+            nothing requires a package.
+        EnvironmentFault: mmdebstrap is missing, or this user may not create namespaces.
 
     """
     _require_namespaces(sandbox)
@@ -130,7 +132,7 @@ def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, sandbox: San
     if sandbox.is_root:
         _require_user_namespace(sandbox)
     _lay_out(handed, _packages(layer, sandbox))
-    # The distribution's own mirrors, not the site's: those are nobody's business but this host's.
+    # The image gets the distribution's default mirrors; the site's may be private to this host.
     mirrors = aptmirrors.default(layer.distribution, layer.suite, layer.architecture, tools)
     (handed / "sources").write_text(
         suites.sources(layer.distribution, layer.suite, mirrors), encoding="utf-8"
@@ -141,11 +143,11 @@ def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, sandbox: San
 def relations(
     layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: Tools = HOST
 ) -> tuple[order.Package, ...]:
-    """Read what a layer's packages say of themselves.
+    """Read the control fields of a layer's packages.
 
     Raises:
-        DamagedDownloadError: a package is not the locked one any more.
-        EnvironmentFault: there is no dpkg.
+        DamagedDownloadError: a download is no longer the locked package.
+        EnvironmentFault: dpkg is missing.
 
     """
     with store.work() as folder, tools.open(folder, network=False) as sandbox:
@@ -155,23 +157,24 @@ def relations(
 
 
 def run_in_root(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str = "") -> None:
-    """Make a root of a layer's packages, and do in it what the last hooks say.
+    """Install a layer's packages into a new root, and run the last hooks.
 
     Args:
-        layer: what is installed.
-        sandbox: where it was handed in.
-        last: options of mmdebstrap that come after the packages are installed.
-        output: in the sandbox's folder, the tar of the whole root; "" where only the hooks count.
+        layer: the packages.
+        sandbox: has the files from `hand_in`.
+        last: options of mmdebstrap for hooks that run after the installation.
+        output: name of the tar of the whole root, in the sandbox's folder; "" to write none.
 
     Raises:
-        BuildError: a package's own script or a hook failed, or the packages do not fit together.
-        EnvironmentFault: this host does not allow it.
+        BuildError: a package's script or a hook failed, or the packages do not fit together.
+        EnvironmentFault: this host does not allow namespaces.
 
     """
-    # mmdebstrap's root goes to a folder that its user namespace can reach; only root's reaches here.
+    # mmdebstrap makes the root in TMPDIR. Only root's user namespace can reach the sandbox's folder.
     env = _environment(layer) | ({"TMPDIR": str(sandbox.folder)} if sandbox.is_root else {})
     try:
-        # Not in the sandbox's folder: a namespace's user may not be there, and find(1) wants to come back.
+        # Run in /, because the namespace's user may not enter the sandbox's folder, and find(1) returns to
+        # where it started.
         sandbox.run(_command(layer, sandbox, last, output), timeout=_LIMIT, env=env, cwd=Path("/"))
     except CommandError as error:
         raise _explain(error, layer) from error
@@ -189,9 +192,9 @@ def _copy_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
 
 
 def _packages(layer: OsLayer, sandbox: Sandbox) -> tuple[order.Package, ...]:
-    """Read the packages' own fields, all with one command: in a container each one takes its time.
+    """Read the control fields of all packages with one command: in a container each command takes time.
 
-    Nothing of a package has run by then: one that is not what the lock says never does.
+    No package has run anything at this point, so a package that differs from the lock never runs.
     """
     debs = sorted(layer.debs, key=lambda deb: deb.name)
     names = [deb.name for deb in debs]
@@ -211,7 +214,7 @@ def _packages(layer: OsLayer, sandbox: Sandbox) -> tuple[order.Package, ...]:
 
 
 def _lay_out(folder: Path, packages: Sequence[order.Package]) -> None:
-    """Write in which order the packages are installed."""
+    """Write the order in which the packages are installed."""
     for number, names in enumerate(order.rounds(packages)):
         lines = "".join(f"{name}.deb\n" for name in names)
         (folder / "rounds" / f"{number:02}").write_text(lines, encoding="utf-8")
@@ -219,10 +222,11 @@ def _lay_out(folder: Path, packages: Sequence[order.Package]) -> None:
 
 def _command(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str) -> tuple[str, ...]:
     start: tuple[str, ...] = ("mmdebstrap", "--mode=unshare")
-    # mmdebstrap removes and writes files in the new root itself, and would follow a package's links.
+    # mmdebstrap itself removes and writes files in the new root, and could follow a package's links to the
+    # host.
     hide: tuple[str, ...] = (f'--setup-hook=perl "$1/{HANDED}/hooks/{hooks.CONFINE}" around "$1"',)
     if sandbox.is_root:
-        # By itself mmdebstrap makes no user namespace for root: this host's root would install.
+        # For root, mmdebstrap does not create a user namespace: the host's root would install the packages.
         start, hide = (*_as_another_user(sandbox), "mmdebstrap", "--mode=root"), ()
     above = isinstance(layer, UpperOsLayer)
     return (
@@ -230,10 +234,9 @@ def _command(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str)
         "--variant=custom",
         f"--architectures={layer.architecture}",
         "--format=tar" if output else "--format=null",
-        # No update and no apt at all: there are no sources. No device nodes: an engine makes its own.
-        # Whether the packages' programs run here was looked into before (emulation.py): mmdebstrap would want
-        # a tool of its own for that. What it would put in place of a base's programs would count as changed.
-        # No mounts: each command in the root gets its own.
+        # Skip apt and its update, because there are no sources; device nodes, because engines make them;
+        # mmdebstrap's check for emulators, because emulation.py does it; mounts, because each command in the
+        # root has its own. On a base also skip the replacements of programs, which would count as changes.
         "--skip=update,check/qemu,chroot/mount,"
         + ("cleanup,chroot/policy-rc.d,chroot/start-stop-daemon" if above else "cleanup/apt,output/dev"),
         f"--setup-hook=copy-in {shlex.quote(str(sandbox.folder / HANDED))} /",
@@ -243,21 +246,23 @@ def _command(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str)
         *last,
         layer.suite,
         str(sandbox.folder / output) if output else os.devnull,
-        # A source that is never read, in place of mmdebstrap's default.
+        # This source is never read; without it mmdebstrap would use its default.
         "deb copy:///imagebuilder ./",
     )
 
 
 def _environment(layer: OsLayer) -> dict[str, str]:
     return {
-        # Every time in the layer is the epoch itself, as in all other layers.
+        # Every file in the layer has time 0, as in all other layers.
         "SOURCE_DATE_EPOCH": "0",
-        # The one extended attribute that belongs to a file. Others are this host's (a label of SELinux) or
-        # depend on its file system (access lists). No dev: mmdebstrap 1.5 packs the empty folder, 1.3 not.
+        # Capabilities are the only extended attribute that packages set. Others come from this host (SELinux
+        # labels) or its file system (access lists). mmdebstrap 1.5 packs the empty folder dev, and 1.3 does
+        # not.
         "TAR_OPTIONS": "--xattrs-include=security.capability --exclude=./dev",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
-        # What is unpacked already, but unknown to dpkg, is forced in; a base's changed settings stay.
+        # The first round was unpacked without dpkg, so its dependencies look missing. On a base, changed
+        # configuration files are kept.
         "IMAGEBUILDER_FORCE": "--force-confdef,confold"
         if isinstance(layer, UpperOsLayer)
         else "--force-depends",
@@ -270,12 +275,12 @@ def _environment(layer: OsLayer) -> dict[str, str]:
 
 
 def _as_another_user(sandbox: Sandbox) -> tuple[str, ...]:
-    """Begin a command that root runs as a user without files on this host, who is root in a namespace."""
+    """Return the start of a command that runs, for root, as another user who is root in a namespace."""
     return ("perl", str(sandbox.folder / HANDED / "hooks" / hooks.CONFINE), "tools", str(sandbox.folder))
 
 
 def _require_user_namespace(sandbox: Sandbox) -> None:
-    """Make sure that root can have one: a kernel or a container may refuse."""
+    """Check that root can create a user namespace: a kernel or a container may refuse it."""
     try:
         sandbox.run([*_as_another_user(sandbox), "true"], timeout=60)
     except CommandError as error:
@@ -283,7 +288,7 @@ def _require_user_namespace(sandbox: Sandbox) -> None:
 
 
 def _require_namespaces(sandbox: Sandbox) -> None:
-    """Make sure, before minutes of work, that this user may make a root of their own."""
+    """Check, before minutes of work, that this user may create namespaces."""
     try:
         probe = ("--version",) if sandbox.is_root else ("--unshare-helper", "true")
         sandbox.run(["mmdebstrap", *probe], timeout=60)
@@ -291,43 +296,43 @@ def _require_namespaces(sandbox: Sandbox) -> None:
         raise EnvironmentFault(str(error), hint=suites.INSTALL_HINT.format("mmdebstrap")) from error
     except CommandError as error:
         raise EnvironmentFault(
-            f"this user may not make user namespaces, which the OS layer needs:\n{error}",
+            f"this user may not create user namespaces, which the OS layer needs:\n{error}",
             hint="install uidmap, give the user a range in /etc/subuid and /etc/subgid, or build as root; "
             + _DOCTOR,
         ) from error
 
 
 def _explain(error: CommandError, layer: OsLayer) -> BuildError | EnvironmentFault:
-    """Say which package failed, in the words of its own script."""
+    """Return an error that names the package that failed, with the output of its script."""
     lines = error.result.stderr.splitlines()
-    where = f"{layer.distribution} {layer.suite}"
+    title = f"{layer.distribution} {layer.suite}"
     for number, line in enumerate(lines):
-        if found := _FAILED_PACKAGE.search(line):
-            name = Path(found[1]).name.removesuffix(".deb")
+        if failed := _FAILED_PACKAGE.search(line):
+            name = Path(failed[1]).name.removesuffix(".deb")
             return BuildError(
                 f"the package {name} could not be installed:\n" + _log_of(name, lines[: number + 2]),
-                where=where,
+                where=title,
                 hint="leave it out of `apt:`, or lock another version of it",
             )
     if any("Exec format error" in line for line in lines):
         return emulation.fault(platforms.of(layer.architecture), "the kernel does not run its programs")
-    if fault := hooks.refused(error, where):
+    if fault := hooks.refused(error, title):
         return fault
     if any(_NO_NAMESPACE.search(line) for line in lines):
         return EnvironmentFault(
-            "this host does not let the OS layer have a root of its own:\n" + "\n".join(lines[-_TAIL:]),
-            where=where,
+            "this host does not allow the namespaces that the OS layer needs:\n" + "\n".join(lines[-_TAIL:]),
+            where=title,
             hint="in a container, give it `--security-opt seccomp=unconfined --security-opt "
             f"apparmor=unconfined`, or build outside of it; {_DOCTOR}",
         )
-    # mmdebstrap's own progress says nothing; what a hook or a tool said last is the reason.
+    # Leave out mmdebstrap's progress: the last lines of a hook or a tool say what went wrong.
     noise = ("I: ", "W: skipping creation of ./dev/", "E: mmdebstrap failed", "E: setup failed")
     said = [line for line in lines if not line.startswith(noise)]
-    return BuildError("making the system failed:\n" + "\n".join(said[-_TAIL:]), where=where, hint=_DOCTOR)
+    return BuildError("making the system failed:\n" + "\n".join(said[-_TAIL:]), where=title, hint=_DOCTOR)
 
 
 def _log_of(package: str, lines: Sequence[str]) -> str:
-    """Keep what was said since dpkg began with a package, at most the last lines of it."""
+    """Return the lines since dpkg began with a package, at most the last `_TAIL`."""
     begins = (f"Setting up {package} ", f"Preparing to unpack {package}.deb ")
     start = max((number for number, line in enumerate(lines) if line.startswith(begins)), default=0)
     return "\n".join(lines[start:][-_TAIL:])

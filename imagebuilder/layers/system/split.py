@@ -1,13 +1,14 @@
-"""The tar of a system, split by the owners of its files: a part for each group of packages, and the state.
+"""Splits the tar of a system by the owners of its files: one part for each group of packages, and the state.
 
-Who owns a file, dpkg's own database in the tar says: `info/PACKAGE.list` (paths), `info/PACKAGE.md5sums`
-and the `Conffiles` of `status` (contents), and `diversions`; deb-md5sums(5), dpkg(1), dpkg-divert(1). A file
-goes to its package's part only where it is still what the package brought: so a part depends on its packages
-alone. What a script made or changed is the state: `status` itself, users, caches, alternatives, the venv.
+dpkg's database in the tar says which package owns a file: `info/PACKAGE.list` (paths), `info/PACKAGE.md5sums`
+and the `Conffiles` of `status` (contents), and `diversions`; see deb-md5sums(5), dpkg(1), dpkg-divert(1). A
+file is in its package's part if it still has the content from the package, so a part depends only on its
+packages. Files that scripts made or changed are the state: `status` itself, users, caches, alternatives, the
+venv.
 
-The entries' own bytes are copied, in the tar's order, and every one but a folder is in one part. A folder is
-in each part that has something in it, always the same entry, so it does not matter in which order the parts
-are unpacked, and nothing has to be removed: together they are the tar.
+The bytes of the entries are copied in the tar's order. Each file or link is in one part. A folder is in every
+part with something inside it, always as the same entry. So the parts can be unpacked in any order, need no
+whiteouts, and together give the files of the tar.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _DPKG = "var/lib/dpkg"
 _INFO = re.compile(rf"{_DPKG}/info/([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9-]+)?\.[a-z0-9]+")
 _SUM = re.compile(r"([0-9a-f]{32})  (.+)")
 _CONFFILE = re.compile(r" /(.+) ([0-9a-f]{32})(?: .*)?")
-# In the place of an MD5: of a link, which has no content; and of a file of which no package says its content.
+# Values in place of an MD5: for links, which have no content, and for files whose content no package states.
 _NO_CONTENT, _UNKNOWN = "", "unknown"
-# Python's compiled form of a module lies beside it: PEP 3147.
+# The bytecode of a module, in a folder beside the module (PEP 3147).
 _COMPILED = re.compile(r"(.*/|)__pycache__/([^/]+)\.[^./]+(?:\.opt-[12])?\.pyc")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """One entry of the tar: its path without `./`, and where its bytes are, headers and content."""
+    """One entry of the tar: its path without `./`, and the range of its bytes, headers included."""
 
     path: str
     member: tarfile.TarInfo
@@ -51,14 +52,14 @@ def split(tar: BinaryIO, homes: Mapping[str, str]) -> dict[str, IterReader]:
     """Split a system's tar.
 
     Args:
-        tar: not compressed, and seekable. It is read again when a part is, one part at a time.
-        homes: the part of each package, by the package's name; the files of others go to `STATE`.
+        tar: uncompressed and seekable. Reading a part reads it again, so read one part at a time.
+        homes: the part of each package, by the package's name; the files of other packages go to `STATE`.
 
     Returns:
         Each part by its name: those of `homes`, and `STATE`.
 
     Raises:
-        BuildError: it is not a whole tar.
+        BuildError: the tar is damaged or incomplete.
 
     """
     tar.seek(0)
@@ -70,14 +71,14 @@ def split(tar: BinaryIO, homes: Mapping[str, str]) -> dict[str, IterReader]:
         raise BuildError(f"the system's tar cannot be read: {error}") from error
     names = (*dict.fromkeys(homes.values()), STATE)
     parts: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
-    for entry, where in zip(entries, _places(entries, owners, homes, tar), strict=True):
-        for name in names if entry.path == "" else where:
+    for entry, own in zip(entries, _places(entries, owners, homes, tar), strict=True):
+        for name in names if entry.path == "" else own:
             parts[name].append((entry.start, entry.end))
     return {name: IterReader(_read(tar, ranges)) for name, ranges in parts.items()}
 
 
 def _read(file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """Give ranges of a file, by their first byte and the byte after their last, and the end of a tar."""
+    """Yield ranges of a file (offset of the first byte, offset after the last), and then the end of a tar."""
     for start, end in _joined(ranges):
         file.seek(start)
         missing = end - start
@@ -91,7 +92,7 @@ def _read(file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Join ranges that follow each other: fewer and larger reads."""
+    """Join adjacent ranges, for fewer and larger reads."""
     begin, last = 0, 0
     for start, end in ranges:
         if start != last:
@@ -114,14 +115,14 @@ def _entry(member: tarfile.TarInfo) -> _Entry:
 
 
 class _Owners:
-    """What dpkg's database in a tar says about owners.
+    """The owners of files, from dpkg's database in a tar.
 
-    `packages` has the names of the packages that list a path, which for a folder may be many; `sums` the MD5
-    of a file by path and package.
+    `packages` has the packages that list a path, which for a folder may be many. `sums` has the MD5 of a file
+    by path and package.
     """
 
     def __init__(self, entries: Sequence[_Entry], tar: tarfile.TarFile) -> None:
-        # Older packages still say /lib/x of what is /usr/lib/x: there the folder at the top is a link.
+        # Older packages list /lib/x for /usr/lib/x; /lib is a link.
         self._top = {
             entry.path: posixpath.normpath(f"/{entry.member.linkname}").lstrip("/")
             for entry in entries
@@ -136,31 +137,31 @@ class _Owners:
                 for line in _lines(entry, tar):
                     self.packages[self._path(line)].append(package)
             elif package and kind == "md5sums":
-                found = (_SUM.fullmatch(line) for line in _lines(entry, tar))
-                self.sums.update({(self._path(each[2]), package): each[1] for each in found if each})
+                matches = (_SUM.fullmatch(line) for line in _lines(entry, tar))
+                self.sums.update({(self._path(match[2]), package): match[1] for match in matches if match})
             elif entry.path == f"{_DPKG}/status":
                 self._read_conffiles(_lines(entry, tar))
             elif entry.path == f"{_DPKG}/diversions":
                 diversions = _lines(entry, tar)
-        # Three lines each: from where, to where, and whose wish it is.
+        # A diversion has three lines: the old path, the new path, and the package that asked for it.
         for start in range(0, len(diversions) - 2, 3):
             self._divert(*diversions[start : start + 3])
 
     def know(self, path: str) -> bool:
-        """Tell whether a package says what is in a file."""
+        """Return whether a package states the content of a file."""
         return any((path, package) in self.sums for package in self.packages.get(path, ()))
 
     def part(self, path: str, md5: str, homes: Mapping[str, str]) -> str:
-        """Name the part of what is no folder: that of its packages, if it is still what they brought."""
+        """Return the part of a file: its package's, unless the file changed after dpkg unpacked it."""
         if package := _package(path):
             return homes.get(package, STATE)
         listed = self.packages.get(path, ())
-        found = {
+        parts = {
             homes.get(package, STATE)
             for package in listed
             if self.sums.get((path, package), _NO_CONTENT) == md5
         }
-        return found.pop() if len(found) == 1 else STATE
+        return parts.pop() if len(parts) == 1 else STATE
 
     def _path(self, stated: str) -> str:
         first, slash, rest = posixpath.normpath(f"/{stated}").lstrip("/").partition("/")
@@ -171,11 +172,11 @@ class _Owners:
         for line in lines:
             if line.startswith("Package: "):
                 package = line.removeprefix("Package: ")
-            elif found := _CONFFILE.fullmatch(line):
-                self.sums[self._path(found[1]), package] = found[2]
+            elif match := _CONFFILE.fullmatch(line):
+                self.sums[self._path(match[1]), package] = match[2]
 
     def _divert(self, source: str, target: str, package: str) -> None:
-        """Follow what dpkg did: the files of all packages but one lie in another place."""
+        """Apply a diversion: the files of all packages but one are at the new path."""
         old, new = self._path(source), self._path(target)
         moved = [name for name in self.packages.get(old, ()) if name != package]
         for name in moved:
@@ -188,7 +189,7 @@ class _Owners:
 def _places(
     entries: Sequence[_Entry], owners: _Owners, homes: Mapping[str, str], tar: BinaryIO
 ) -> Iterator[frozenset[str]]:
-    """Say of each entry in which parts it is."""
+    """Yield the parts of each entry."""
     parts = _files(entries, owners, homes, tar)
     folders: dict[str, set[str]] = defaultdict(set)
     for path, part in parts.items():
@@ -197,7 +198,7 @@ def _places(
     for entry in entries:
         if not entry.member.isdir():
             continue
-        # A package's empty folder is its own; one that nobody has anything in or lists, nobody's.
+        # An empty folder goes to the parts of the packages that list it.
         mine = {homes.get(package, STATE) for package in owners.packages.get(entry.path, ())}
         for folder in (*parents(entry.path), entry.path) if mine else ():
             folders[folder] |= mine
@@ -212,7 +213,7 @@ def _places(
 def _files(
     entries: Sequence[_Entry], owners: _Owners, homes: Mapping[str, str], tar: BinaryIO
 ) -> dict[str, str]:
-    """Say of everything that is no folder in which part it is, by path."""
+    """Return the part of each entry that is not a folder, by path."""
     parts: dict[str, str] = {}
     sums: dict[str, str] = {}
     linked: dict[str, list[str]] = defaultdict(list)
@@ -228,14 +229,14 @@ def _files(
         elif not entry.member.isdir():
             parts[entry.path] = STATE
     for target, names in linked.items():
-        # The names of one file stay together: a hard link needs its target in the same layer.
+        # A hard link needs its target in the same layer, so all names of a file are in one part.
         if target not in parts:
             raise BuildError(f"the system's tar has no {target}, to which {names[0]} is a hard link")
         md5 = sums.get(target, _UNKNOWN)
-        found = {parts[target], *(owners.part(name, md5, homes) for name in names)}
-        parts.update(dict.fromkeys((target, *names), found.pop() if len(found) == 1 else STATE))
+        own = {parts[target], *(owners.part(name, md5, homes) for name in names)}
+        parts.update(dict.fromkeys((target, *names), own.pop() if len(own) == 1 else STATE))
     for path in sums.keys() - linked.keys():
-        # What Python makes of a module that is as it was: nothing else determines it.
+        # Bytecode depends only on its module, so it goes to the module's part.
         compiled = _COMPILED.fullmatch(path)
         if compiled and path not in owners.packages:
             parts[path] = parts.get(f"{compiled[1]}{compiled[2]}.py", STATE)
@@ -243,9 +244,9 @@ def _files(
 
 
 def _package(path: str) -> str:
-    """Name the package that a file of dpkg's database is about; empty for every other file."""
-    found = _INFO.fullmatch(path)
-    return found[1] if found else ""
+    """Return the package that a file of dpkg's database describes; "" for every other file."""
+    match = _INFO.fullmatch(path)
+    return match[1] if match else ""
 
 
 def _lines(entry: _Entry, tar: tarfile.TarFile) -> list[str]:
@@ -254,7 +255,7 @@ def _lines(entry: _Entry, tar: tarfile.TarFile) -> list[str]:
 
 
 def _md5(entry: _Entry, tar: BinaryIO) -> str:
-    """Compute dpkg's sum of a file: it is no guard against anybody."""
+    """Return the MD5 of a file, as dpkg has it; it finds changes by scripts and is not a protection."""
     digest = hashlib.md5(usedforsecurity=False)
     tar.seek(entry.member.offset_data)
     missing = entry.member.size

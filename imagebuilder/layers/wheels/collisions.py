@@ -1,4 +1,7 @@
-"""Two wheels of one image that write different things to one path: layers of their own would hide it."""
+"""Finds two wheels of an image that write different content to one path.
+
+Wheels in separate layers would hide that: the upper layer's file would win silently.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,22 @@ from pathlib import Path
 from imagebuilder.errors import BuildError
 from imagebuilder.layers import archive
 from imagebuilder.layers.wheels import placement
-from imagebuilder.layers.wheels.file import NO_ZIP, TEXT_LIMIT, WheelFile, listed, opened, read_wheel
+from imagebuilder.layers.wheels.file import TEXT_LIMIT, WheelFile, read_wheel
 from imagebuilder.layers.wheels.layer import merge
+from imagebuilder.layers.wheels.members import NO_ZIP, listed, opened
 from imagebuilder.layers.wheels.placement import Environment
 
-# Which Python it is for changes nothing: all wheels go to the same one.
+# Any Python will do, as all wheels are installed for the same one.
 _ENVIRONMENT = Environment(venv="/venv", python="3")
-# What zipfile raises for wheels that are not read here, but in full, and then refused.
+# Errors for wheels whose names cannot be listed; these are then read in full, and refused there.
 _UNREADABLE = (*NO_ZIP, NotImplementedError, RuntimeError, zlib.error, BuildError)
 
 
 def check_collisions(wheels: Mapping[str, Path]) -> None:
-    """Refuse wheels that write different things to one path, by their zip directories alone.
+    """Refuse wheels that write different content to one path; most are compared by their file names alone.
 
     Args:
-        wheels: file name and file of every wheel of an image, in the order of the layers.
+        wheels: the file of every wheel of an image by its file name, in the order of the layers.
 
     Raises:
         BuildError: names both wheels and the path, for every such pair.
@@ -36,28 +40,28 @@ def check_collisions(wheels: Mapping[str, Path]) -> None:
 
 
 def _suspects(wheels: Mapping[str, Path]) -> frozenset[str]:
-    """Name the wheels that share a path with another, or have a file where another has a folder.
+    """Return the wheels that share a path with another, or have a file where another has a folder.
 
-    To read a wheel in full takes ten times as long as its list of names, and most have no name in common.
+    Reading a wheel in full takes ten times as long as listing its names, and most wheels share no name.
     """
     owner: dict[str, str] = {}
-    found: set[str] = set()
+    suspects: set[str] = set()
     for file, path in wheels.items():
         try:
             for place in _paths(file, path):
                 if owner.setdefault(place, file) != file:
-                    found |= {file, owner[place]}
+                    suspects |= {file, owner[place]}
         except _UNREADABLE:
-            found.add(file)
+            suspects.add(file)
     for place, file in owner.items():
         for folder in archive.parents(place):
             if folder in owner:
-                found |= {file, owner[folder]}
-    return frozenset(found)
+                suspects |= {file, owner[folder]}
+    return frozenset(suspects)
 
 
 def _paths(file: str, path: Path) -> Iterator[str]:
-    """Say where a wheel's files go, by their names alone; what it raises is in `_UNREADABLE`."""
+    """Return the paths of a wheel's files in the image, by their names alone; may raise `_UNREADABLE`."""
     with opened(file, path) as descriptor:
         infos, _ = listed(file, path, descriptor)
     names = [info.orig_filename for info in infos if not info.orig_filename.endswith("/")]

@@ -1,9 +1,9 @@
-"""The splicer: wheels become a layer without being compressed again.
+"""The splicer: it makes a layer of wheels without compressing them again.
 
 A wheel is a zip of raw deflate streams, and a layer is a tar in gzip, whose members hold raw deflate streams
-too. So each file costs a tar header, which goes into a gzip member that is not compressed, and a copy of its
-stream between ten bytes of gzip header and its CRC and size, which the zip directory knows. No compressor
-takes part, so the bytes depend on the wheels alone.
+too. So each file costs a tar header, in a gzip member that is not compressed, and a copy of its stream
+between a gzip header of ten bytes and a trailer with CRC and size, which the zip directory has. No compressor
+is involved, so the bytes depend on the wheels alone.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from imagebuilder.core.progress import Advance
 from imagebuilder.errors import BuildError, Problem
 from imagebuilder.layers import archive
 from imagebuilder.layers.wheels import placement
-from imagebuilder.layers.wheels.file import Member, WheelFile, opened, read_wheel
+from imagebuilder.layers.wheels.file import WheelFile, read_wheel
+from imagebuilder.layers.wheels.members import Member, opened
 from imagebuilder.layers.wheels.placement import Environment, Placed
 from imagebuilder.layers.wheels.splice import Splice
 from imagebuilder.plan import WheelLayer
 from imagebuilder.store import LayerRecord, Store, check_bytes
 
-# Where wheels are known to spill files that nobody imports from there: a project's own tests and documents,
-# packed by accident. Two wheels differ there as a matter of course, and as with pip the later one wins.
+# Paths in site-packages where projects install their own tests and documents by accident. Nobody imports them
+# from there, and two wheels often differ there. As with pip, the later wheel wins.
 _JUNK = re.compile(r"(tests?|docs?|examples?|benchmarks?|scripts|tools)/.*|[^/]+(?<!\.py)(?<!\.so)(?<!\.pth)")
 
 
@@ -35,16 +36,16 @@ def build_wheel_layer(
     store: Store,
     advance: Advance,
 ) -> LayerRecord:
-    """Make the layer that has these wheels installed in the venv.
+    """Make the layer that installs these wheels into the venv.
 
     Args:
         layer: the layer to make.
-        wheels: hex sha256 and file of each.
-        store: where the blob goes.
-        advance: told the bytes of wheels done; all calls come from the caller's thread.
+        wheels: the file of each wheel, by hex sha256.
+        store: the blob is written to it.
+        advance: called with the bytes of wheels done, always from the caller's thread.
 
     Raises:
-        BuildError: a wheel cannot be unpacked safely, or two of them write different things to one path;
+        BuildError: a wheel cannot be unpacked safely, or two of them write different content to one path;
             names the wheel and the member.
         DamagedDownloadError: a wheel is not the locked one.
         StoreError: the blob cannot be written.
@@ -52,8 +53,8 @@ def build_wheel_layer(
     """
     environment = Environment(venv=layer.venv, python=layer.python)
     with ThreadPoolExecutor(1) as pool, store.writer() as writer:
-        # The store may have rotted since the download was checked, and a layer is kept under the wheels'
-        # hashes for good: reading them once more, beside the rest, is cheap.
+        # The disk may have corrupted a wheel since its download was checked, and the layer is kept under the
+        # wheels' hashes. Hashing them again in another thread is cheap.
         checks = [
             pool.submit(check_bytes, wheels[wheel.sha256], wheel.sha256, wheel.file) for wheel in layer.wheels
         ]
@@ -63,7 +64,7 @@ def build_wheel_layer(
                 _write(read, placed, environment, splice)
                 diff_id, unpacked = splice.finish()
         except BuildError:
-            # Where the bytes are not the locked ones, that is the cause of all else: say that instead.
+            # If a wheel is not the locked one, that caused the error: report that instead.
             _raise_first(checks)
             raise
         _raise_first(checks)
@@ -75,14 +76,14 @@ def build_wheel_layer(
 
 
 def merge(wheels: Sequence[Sequence[Placed]], environment: Environment) -> tuple[Placed, ...]:
-    """Put the files of several wheels together, sorted by path; what is the same in two counts once.
+    """Merge the files of several wheels, sorted by path; a file that is the same in two wheels occurs once.
 
-    pip lets the later wheel win silently, and the earlier one is broken from then on; here only files that
-    nobody imports may differ.
+    With pip the later wheel wins silently, which breaks the earlier one. Here only files that nobody imports
+    may differ.
 
     Raises:
-        BuildError: for every path that two wheels fill differently, or that is a file in one and a folder
-            in another.
+        BuildError: names every path that has different content in two wheels, or that is a file in one and a
+            folder in another.
 
     """
     merged: dict[str, Placed] = {}
@@ -110,7 +111,7 @@ def _read(
 
 
 def _not_copied(layer: WheelLayer, placed: Iterable[Placed]) -> int:
-    """Count the bytes of wheels that no member has: the zip's own, and what the layer has in another form."""
+    """Count the bytes of wheels that are not copied: zip headers, and files that the layer has rewritten."""
     copied = sum(item.source.packed for item in placed if isinstance(item.source, Member))
     return max(sum(wheel.size for wheel in layer.wheels) - copied, 0)
 
@@ -133,7 +134,7 @@ def _write(
 
 
 def _same(one: Placed, other: Placed) -> bool:
-    # Not by RECORD: only the later one of the two is unpacked into the layer, and held to what that says.
+    # RECORD's hashes are not used: only the later file goes into the layer and is checked against RECORD.
     return one.size == other.size and placement.sha256(one) == placement.sha256(other)
 
 
@@ -147,7 +148,7 @@ def _collision(one: Placed, other: Placed, verb: str, how: str) -> Problem:
     return Problem(
         message=f"{verb} `/{one.path}`, {how}",
         where=wheels,
-        hint="leave one of them out of the recipe, or take versions of them that agree",
+        hint="leave one of them out of the recipe, or choose versions that agree",
     )
 
 
@@ -157,9 +158,9 @@ def _raise_first(checks: Iterable[Future[None]]) -> None:
 
 
 def _folders(placed: Iterable[Placed], environment: Environment) -> Iterator[tuple[str, int]]:
-    """Name every folder above the files with its mode, parents first: none is left to be guessed."""
+    """Return every folder above the files with its mode, parents first, so that no engine guesses a mode."""
     names = {folder for item in placed for folder in archive.parents(item.path)}
     for name in sorted(names):
-        # The venv is writable for its group, which is the image's user's: pip works inside.
+        # The image's user is in the group of the venv; group write permission lets that user run pip.
         inside = name == environment.root or name.startswith(f"{environment.root}/")
         yield name, 0o775 if inside else 0o755

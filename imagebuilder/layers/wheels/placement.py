@@ -1,8 +1,8 @@
 """Where a wheel's files go in the image's venv, and the files that an installer adds.
 
-What pip would do, minus what depends on the machine: no direct_url.json, and .pyc files are in other layers.
-The rules are those of the Python packaging specifications ("Binary distribution format", "Recording installed
-projects"), so that pip and uv inside the image can upgrade and remove what was put there.
+This does what pip would do, without what depends on the machine: there is no direct_url.json, and .pyc files
+are in other layers. The rules are those of the Python packaging specifications ("Binary distribution format",
+"Recording installed projects"), so that pip and uv in the image can upgrade and remove these packages.
 """
 
 from __future__ import annotations
@@ -20,22 +20,15 @@ from dataclasses import dataclass
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.layers import archive
 from imagebuilder.layers.archive import path_problem
-from imagebuilder.layers.wheels.file import (
-    Member,
-    Unpacking,
-    WheelFile,
-    content,
-    opened,
-    packed_chunks,
-    refuse,
-)
+from imagebuilder.layers.wheels.file import WheelFile
+from imagebuilder.layers.wheels.members import Member, Unpacking, content, opened, packed_chunks, refuse
 
 INSTALLER = b"imagebuilder\n"
 FILE = 0o664
 EXECUTABLE = 0o775
 
 _ENTRY_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)(?:\s*\[.*\])?\s*")
-# Names that setuptools once gave to wrappers; pip leaves these out where an entry point has the name.
+# setuptools once gave these endings to wrappers; pip leaves a wrapper out if an entry point has its name.
 _WRAPPER_ENDINGS = (".exe", "-script.py", ".pya")
 _SHEBANG = b"#!python"
 _SCRIPT = """\
@@ -47,20 +40,20 @@ from {module} import {name}
 if __name__ == "__main__":
     sys.exit({call}())
 """
-# Files that the installer writes itself, whatever a wheel brings of that name.
+# Files that the installer writes; a wheel's own files of these names are left out.
 _OURS = ("RECORD", "INSTALLER", "direct_url.json", "REQUESTED")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """A file of the image: a member of a wheel as it is, or bytes made here.
+    """A file of the image: an unchanged member of a wheel, or bytes made here.
 
     Attributes:
-        wheel: the file name of the wheel that brings it.
+        wheel: the file name of the wheel that it comes from.
         path: relative to the image's root.
         mode: of the file.
         source: the member, or the content.
-        digest: hash algorithm and urlsafe base64 hash of the content, without `=`; empty for RECORD itself.
+        digest: hash algorithm and urlsafe base64 hash of the content, without `=`; both "" for RECORD itself.
 
     """
 
@@ -77,7 +70,7 @@ class Placed:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The venv that wheels go into: its path in the image, and major.minor of its Python."""
+    """The venv that wheels are installed into: its path in the image, and its Python's major.minor."""
 
     venv: str
     python: str
@@ -95,7 +88,7 @@ class Environment:
         return f"/{self.root}/bin/python"
 
     def is_reserved(self, path: str) -> bool:
-        """Tell whether a file would break the venv: replace a part of it, or one of its folders."""
+        """Return whether a file at this path would break the venv: replace one of its files or folders."""
         names = ("pyvenv.cfg", "lib64", "bin/python", "bin/python3", f"bin/python{self.python}")
         own = {f"{self.root}/{name}" for name in names}
         folders = {*archive.parents(f"{self.site_packages}/x"), f"{self.root}/bin", f"{self.root}/include"}
@@ -103,10 +96,10 @@ class Environment:
 
 
 def place(wheel: WheelFile, environment: Environment) -> tuple[Placed, ...]:
-    """Lay out what installing a wheel writes, RECORD included, sorted by path.
+    """Return the files that installing a wheel writes, RECORD included, sorted by path.
 
     Raises:
-        BuildError: two of its files would have one path, or one that the venv itself needs.
+        BuildError: two of its files would have the same path, or one would replace a part of the venv.
 
     """
     placed: dict[str, Placed] = {}
@@ -126,12 +119,12 @@ def place(wheel: WheelFile, environment: Environment) -> tuple[Placed, ...]:
 
 
 def script_names(wheel: WheelFile) -> frozenset[str]:
-    """Name the commands that a wheel's entry points make."""
+    """Return the names of the commands that a wheel's entry points define."""
     return frozenset(name for name, _, _ in _entry_points(wheel))
 
 
 def destination(wheel: WheelFile, name: str, environment: Environment) -> str:
-    """Say where a member of a wheel goes in the image."""
+    """Return the path in the image of a wheel's member."""
     top, _, rest = name.partition("/")
     if top != wheel.dist_info.removesuffix(".dist-info") + ".data":
         return f"{environment.site_packages}/{name}"
@@ -144,15 +137,15 @@ def destination(wheel: WheelFile, name: str, environment: Environment) -> str:
         "data": environment.root,
     }
     if scheme not in folders or not path:
-        raise refuse(wheel.file, name, f"is for an unknown place; known are {', '.join(sorted(folders))}")
+        raise refuse(wheel.file, name, f"is for an unknown place; known places: {', '.join(sorted(folders))}")
     if scheme == "data" and path.startswith("lib64/"):
-        # lib64 is a link to lib in a venv; a folder of that name in a layer would replace the link.
+        # In a venv, lib64 is a link to lib. A folder of that name in a layer would replace the link.
         path = path.replace("lib64/", "lib/", 1)
     return f"{folders[scheme]}/{path}"
 
 
 def is_left_out(wheel: WheelFile, name: str) -> bool:
-    """Tell whether a member is replaced by what the installer writes itself."""
+    """Return whether the installer writes its own file in place of a member."""
     folder, _, base = name.rpartition("/")
     if folder == wheel.dist_info:
         return base in _OURS
@@ -186,7 +179,7 @@ def _members(wheel: WheelFile, environment: Environment, descriptor: int) -> Ite
 
 
 def _check_metadata_folder(wheel: WheelFile, name: str, path: str, environment: Environment) -> None:
-    """Refuse what `.data` would put into a metadata folder: it may be another package's."""
+    """Refuse a file that `.data` would put into a metadata folder: the folder may be another package's."""
     folder = path.removeprefix(f"{environment.site_packages}/").partition("/")[0]
     if folder.lower().endswith(".dist-info") and not name.startswith(f"{wheel.dist_info}/"):
         raise refuse(wheel.file, name, f"would be written into `{printable(folder)}`")
@@ -203,7 +196,7 @@ def _begins_with_shebang(descriptor: int, member: Member) -> bool:
 
 
 def sha256(item: Placed) -> str:
-    """Hash what a file holds, whatever its wheel's RECORD says of it."""
+    """Return the hash of a file's content, computed here and not taken from the wheel's RECORD."""
     if isinstance(item.source, bytes):
         return item.digest[1] if item.digest[0] == "sha256" else encoded(hashlib.sha256(item.source).digest())
     with opened(item.wheel, item.source.file) as descriptor:
@@ -211,7 +204,7 @@ def sha256(item: Placed) -> str:
 
 
 def _digest_of(descriptor: int, member: Member) -> tuple[str, str]:
-    """Hash a member that RECORD does not list, or lists without a strong hash."""
+    """Compute the hash of a member, which RECORD may leave out or give as a weak one."""
     digest, unpacking = hashlib.sha256(), Unpacking(member)
     for chunk in packed_chunks(descriptor, member):
         for piece in unpacking.feed(chunk):
@@ -221,7 +214,7 @@ def _digest_of(descriptor: int, member: Member) -> tuple[str, str]:
 
 
 def encoded(digest: bytes) -> str:
-    """Write a hash as RECORD does."""
+    """Return a hash in the form that RECORD uses."""
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
@@ -236,23 +229,23 @@ def _scripts(wheel: WheelFile, environment: Environment) -> Iterator[Placed]:
 
 
 def _entry_points(wheel: WheelFile) -> tuple[tuple[str, str, str], ...]:
-    """Read name, module and callable of all commands; a name in both sections counts once."""
+    """Return name, module and callable of each command; a name in both sections is returned once."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    where = f"{wheel.dist_info}/entry_points.txt"
+    path = f"{wheel.dist_info}/entry_points.txt"
     try:
         parser.read_string(wheel.entry_points)
     except configparser.Error as error:
-        raise refuse(wheel.file, where, f"cannot be read: {printable(error.message)}") from None
-    found = {}
+        raise refuse(wheel.file, path, f"cannot be read: {printable(error.message)}") from None
+    commands = {}
     for section in ("console_scripts", "gui_scripts"):
         for name, value in parser[section].items() if parser.has_section(section) else ():
             match = _ENTRY_POINT.fullmatch(value)
             if match is None:
                 said = printable(f"{name} = {value}")
-                raise refuse(wheel.file, where, f"has a command without a function: {said}")
-            found[name] = (name, match[1], match[2])
-    return tuple(found[name] for name in sorted(found))
+                raise refuse(wheel.file, path, f"has a command without a function: {said}")
+            commands[name] = (name, match[1], match[2])
+    return tuple(commands[name] for name in sorted(commands))
 
 
 def _made(wheel: WheelFile, path: str, mode: int, data: bytes) -> Placed:
@@ -271,6 +264,6 @@ def _record(placed: dict[str, Placed], record: str, environment: Environment) ->
 
 
 def _relative(path: str, environment: Environment) -> str:
-    # Both are relative to the image's root, so the current folder plays no part.
+    # Both paths get a leading slash, so that the result does not depend on the current folder.
     site = environment.site_packages + "/"
     return path.removeprefix(site) if path.startswith(site) else os.path.relpath("/" + path, "/" + site)

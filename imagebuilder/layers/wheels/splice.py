@@ -1,10 +1,9 @@
-"""One layer being spliced: bytes on their way into the blob, and what the unpacked bytes prove.
+"""Splices one layer: copies compressed bytes into the blob, and checks what they unpack to.
 
-The caller's thread copies compressed bytes into the blob. Beside it one thread unpacks them, and another
-hashes what comes out: into the diffID, and into the hash of each file, which must be what the wheel's RECORD
-says. No layer is made without that pass: a stream that went on after its end would give an unpacker other
-files than the wheel has. Work travels between the threads in batches of about a megabyte: wheels have
-thousands of tiny files.
+The caller's thread copies compressed bytes into the blob. A second thread unpacks them. A third hashes the
+result: the whole tar for the diffID, and each file, whose hash must be that in the wheel's RECORD. Every
+layer is checked in this way, because bytes after the end of a stream could give an unpacker other files than
+the wheel has. The threads pass on batches of about a megabyte, because wheels have thousands of tiny files.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from typing import Any, Self
 
 from imagebuilder.core.progress import Advance
 from imagebuilder.layers import archive
-from imagebuilder.layers.wheels.file import CHUNK, Member, Unpacking, packed_chunks
+from imagebuilder.layers.wheels.members import CHUNK, Member, Unpacking, packed_chunks
 from imagebuilder.layers.wheels.placement import encoded
 from imagebuilder.store import BlobWriter
 
-# How many batches may wait between two threads: with 5 MiB at most in each, this bounds the memory.
+# The number of batches that may wait between two threads. Each has at most 5 MiB, so this bounds the memory.
 _DEPTH = 8
 
 Digest = tuple[str, str]
 
 
 class Splice:
-    """Writes the blob of one layer; use it in a `with`, which ends its threads."""
+    """Writes the blob of one layer; a context manager that ends its threads."""
 
     def __init__(self, writer: BlobWriter, advance: Advance) -> None:
-        """Begin.
+        """Begin a layer.
 
         Args:
-            writer: where the blob goes.
-            advance: told the bytes of wheels that were copied, from the caller's thread.
+            writer: the blob is written to it.
+            advance: called with the bytes of wheels copied, from the caller's thread.
 
         """
         self._writer = writer
@@ -55,13 +54,13 @@ class Splice:
         self._proof.close()
 
     def raw(self, data: bytes) -> None:
-        """Add bytes of the tar itself: headers, padding, files that were made here."""
+        """Add bytes that no wheel has compressed: tar headers, padding, files made here."""
         self._plain += data
         if len(self._plain) >= CHUNK:
             self._end_plain()
 
     def member(self, member: Member, digest: Digest, descriptor: int) -> None:
-        """Add a file of a wheel, compressed as it is there.
+        """Add a file of a wheel, with its compressed bytes unchanged.
 
         Args:
             member: the file.
@@ -83,7 +82,7 @@ class Splice:
         self._emit(archive.gzip_trailer(member.crc, member.size))
 
     def finish(self) -> tuple[str, int]:
-        """Write and check all that is still on its way.
+        """Write the rest, and wait until everything is checked.
 
         Returns:
             The diffID, and the size of the tar in bytes.
@@ -94,7 +93,7 @@ class Splice:
         return self._proof.finish()
 
     def _end_plain(self) -> None:
-        """Make one uncompressed gzip member of what `raw` gathered."""
+        """Write the bytes that `raw` collected as one uncompressed gzip member."""
         if self._plain:
             data, self._plain = bytes(self._plain), bytearray()
             self._emit(archive.stored_member(data))
@@ -114,7 +113,7 @@ class Splice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Run:
-    """Some bytes in the order of the tar: of the tar itself, or of a member, which `last` ends."""
+    """Consecutive bytes of the tar: its own, or a member's; `last` is whether the member ends here."""
 
     data: bytes
     member: Member | None = None
@@ -123,7 +122,7 @@ class _Run:
 
 
 class _Batch:
-    """Runs gathered until they are worth handing to another thread."""
+    """Collects runs until there are enough to pass to another thread."""
 
     def __init__(self, deliver: Callable[[list[_Run]], None]) -> None:
         self._deliver = deliver
@@ -142,20 +141,20 @@ class _Batch:
 
 
 class _Lane:
-    """One thread that does its jobs in order; whoever adds jobs waits while too many are open."""
+    """One thread that does its jobs in order; adding a job waits while too many are open."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
         self._open: deque[Future[None]] = deque()
 
     def put(self, job: Callable[[], None]) -> None:
-        """Add a job; raises what an earlier one raised."""
+        """Add a job; raises the error of an earlier job."""
         self._open.append(self._pool.submit(job))
         while len(self._open) > _DEPTH:
             self._open.popleft().result()
 
     def drain(self) -> None:
-        """Wait for all jobs; raises what the first to fail raised."""
+        """Wait for all jobs; raises the error of the first one that failed."""
         while self._open:
             self._open.popleft().result()
 
@@ -164,14 +163,14 @@ class _Lane:
 
 
 class _Proof:
-    """The diffID, and the proof that every member is what its wheel says; in two threads of its own.
+    """Computes the diffID and checks every member, in two threads.
 
-    `_unpack` and its fields belong to the one thread, `_hash` and its fields to the other.
+    `_unpack` and its fields belong to the first thread, `_hash` and its fields to the second.
     """
 
     def __init__(self) -> None:
         self._unpacking, self._hashing = _Lane(), _Lane()
-        # Closed in the opposite order: an unpacking job may wait for a hashing job, never the other way.
+        # Unpacking closes first, because an unpacking job may wait for a hashing job, never the reverse.
         self._lanes = ExitStack()
         self._lanes.callback(self._hashing.close)
         self._lanes.callback(self._unpacking.close)
@@ -210,7 +209,7 @@ class _Proof:
                 self._unpacked.add(_Run(data=b"", member=run.member, digest=run.digest))
 
     def _hash(self, runs: list[_Run]) -> None:
-        # One call for many small pieces: a tar of tiny files is mostly headers of 512 bytes.
+        # One call for many small pieces, because a tar of tiny files is mostly headers of 512 bytes.
         joined = runs[0].data if len(runs) == 1 else b"".join(run.data for run in runs)
         self._tar.update(joined)
         self._tar_size += len(joined)
@@ -222,5 +221,5 @@ class _Proof:
             self._file.update(run.data)
             if run.last:
                 if encoded(self._file.digest()) != run.digest[1]:
-                    raise run.member.refuse(f"has another {run.digest[0]} than the wheel's RECORD says")
+                    raise run.member.refuse(f"has another {run.digest[0]} than in the wheel's RECORD")
                 self._file = None

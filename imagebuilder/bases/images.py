@@ -1,0 +1,144 @@
+"""Any image, of the local engine or of a registry: its files and its config, read without running it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from docker.errors import ImageNotFound
+
+from imagebuilder.bases import fetch, inventory, tree
+from imagebuilder.bases.inventory import Inventory
+from imagebuilder.bases.read import layers_of
+from imagebuilder.bases.tree import Tree
+from imagebuilder.core import platforms, tarstream
+from imagebuilder.core.reference import Reference, parse
+from imagebuilder.core.streams import HashedReader, IterReader
+from imagebuilder.core.yamlfile import printable
+from imagebuilder.errors import BuildError, EnvironmentFault, ImagebuilderError, InputError, Problem
+from imagebuilder.host import engine as engines
+from imagebuilder.host import leftovers
+from imagebuilder.host.engine import Engine
+from imagebuilder.registry import pull
+from imagebuilder.registry.client import reader_of
+
+if TYPE_CHECKING:
+    from imagebuilder.host.site import Site
+    from imagebuilder.store import Store
+
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image that was read: where it was, its platform, and what it holds."""
+
+    place: str
+    platform: str
+    contents: Inventory
+
+
+def read(name: str, platform: str, site: Site, store: Store) -> Image:
+    """Read an image: the local engine's if it has one of this name, else the registry's.
+
+    Args:
+        name: as `docker run` takes it; an id names an image of the engine.
+        platform: the one to read; without it this host's in a registry, and the engine's own.
+        site: how to reach the registry.
+        store: keeps the layers that a registry sends.
+
+    Raises:
+        InputError: there is no such image, it is for another platform, or not one that can be read.
+        RegistryError: the registry has no such image, or cannot be reached.
+        FetchError: a layer could not be downloaded.
+        BuildError: a layer is damaged.
+
+    """
+    reference = parse(name)
+    try:
+        with contextlib.ExitStack() as stack:
+            engine = None
+            with contextlib.suppress(EnvironmentFault):  # a registry needs no engine
+                engine = stack.enter_context(engines.connect("auto"))
+            found = _in_engine(engine, name, platform) if engine else None
+        return found or _in_registry(reference, platform, site, store)
+    except ImagebuilderError as error:
+        # Messages about bases name a key of the recipe, which there is not yet.
+        error.problems = tuple(
+            Problem(
+                message=problem.message,
+                where=printable(name) if problem.where in {"", "base: image"} else problem.where,
+                hint=problem.hint,
+            )
+            for problem in error.problems
+        )
+        raise
+
+
+def _in_engine(engine: Engine, name: str, platform: str) -> Image | None:
+    """Read an image of the local engine; None where it has none of this name."""
+    try:
+        with engines.explained(f"asking {engine.kind} for the image"):
+            attributes: Mapping[str, Any] = engine.client.images.get(name).attrs
+    except EnvironmentFault as error:
+        if isinstance(error.__cause__, ImageNotFound):
+            return None
+        raise
+    own = f"{attributes.get('Os')}/{attributes.get('Architecture')}"
+    if own not in platforms.KNOWN or platform not in {"", own}:
+        raise InputError(
+            f"{engine.kind} has it for {printable(own)}, not for {platform or ' or '.join(platforms.KNOWN)}",
+            hint="pull the other platform's, or name an image of a registry",
+        )
+    config = attributes.get("Config")
+    contents = inventory.of_tree(_exported(engine, name), config if isinstance(config, dict) else {}, name)
+    return Image(place=f"{engine.kind}'s {attributes.get('Id', '')[:19]}", platform=own, contents=contents)
+
+
+def _exported(engine: Engine, name: str) -> Tree:
+    """Read the files of an image as its engine exports them: from a container that is never started."""
+    api: Any = engine.client.api
+    run_id = secrets.token_hex(8)
+    leftovers.sweep(engine)
+    try:
+        with engines.explained(f"reading `{name}`"):
+            # An engine wants a command, and nobody runs this one.
+            container = api.create_container(
+                name,
+                command=["none"],
+                network_disabled=True,
+                name=leftovers.name(run_id),
+                labels=leftovers.labels(run_id, 1.0),
+            )["Id"]
+            sent = HashedReader(cast("BinaryIO", IterReader(api.export(container, chunk_size=_PIECE))))
+            stream = cast("BinaryIO", io.BufferedReader(sent, _PIECE))
+            return tree.read_stream(stream, inventory.wanted, name)
+    except tarstream.errors() as error:
+        raise BuildError(f"its files cannot be read: {printable(str(error))}") from error
+    finally:
+        leftovers.remove(engine, run_id)
+
+
+def _in_registry(reference: Reference, platform: str, site: Site, store: Store) -> Image:
+    name = str(reference)
+    platform = platform or platforms.own() or platforms.DEFAULT
+    client = reader_of(reference, site)
+    tag = reference.digest or reference.tag or "latest"
+    found = pull.find(client, tag, platforms.architecture(platform))
+    layers = layers_of(found)
+    fetch.fetch_layers(layers, client, store, advance=_nothing, finished=_nothing)
+    blobs = [(store.download(layer.sha256), layer.diff_id) for layer in layers]
+    files = tree.read(blobs, inventory.wanted, name)
+    return Image(
+        place=f"{reference.host}, {found.digest[:19]}",
+        platform=platform,
+        contents=inventory.of_tree(files, found.config, name),
+    )
+
+
+def _nothing(*_told: object) -> None:
+    """Take no notice of progress."""

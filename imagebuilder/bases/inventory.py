@@ -1,0 +1,442 @@
+"""What an image holds that a recipe could ask for, read from its files and its config. Nothing of it is run.
+
+Formats: dpkg's status and apt's extended_states are deb822(5); installed Python packages are the `.dist-info`
+folders of PyPA's "Recording installed projects"; conda keeps what was asked for in `conda-meta/history`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from imagebuilder.bases import system as systems
+from imagebuilder.bases.system import System
+from imagebuilder.bases.tree import Node, Tree
+from imagebuilder.core import jsontext
+from imagebuilder.debian import sources
+
+_KEPT = re.compile(
+    r"var/lib/apt/extended_states|etc/ssh/sshd_config"
+    r"|(?:.+/)?[^/]+\.dist-info/(?:METADATA|INSTALLER|direct_url\.json)"
+    r"|(?:.+/)?conda-meta/history|(?:.+/)?pkgconfig/(?:ompi|mpich)\.pc"
+)
+_SITE = re.compile(r"(?:.+/)?lib/python3\.[0-9]{1,2}/(?:site|dist)-packages")
+# Packages that conda has unpacked, beside the environments that they are in.
+_CACHE = re.compile(r"(?:^|/)pkgs/")
+_DEBIAN_SITE = "usr/lib/python3/dist-packages"
+_DIST_INFO = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,199})-([0-9][A-Za-z0-9.!+_]{0,99})\.dist-info")
+_EGG_INFO = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9._]{0,199})-([0-9][A-Za-z0-9.!+_]{0,99}?)(?:-py3[.0-9]*)?\.egg-info"
+)
+_REQUIRES = re.compile(r"Requires-Dist:\s*([A-Za-z0-9][A-Za-z0-9._-]*)(.*)")
+_SPECS = re.compile(r"# (?:update|install) specs: *\[(.{0,100000})\]")
+_SPEC = re.compile(r"['\"](?:[A-Za-z0-9_.-]+::)?([A-Za-z0-9][A-Za-z0-9._-]*)")
+_KEY = re.compile(r"etc/ssh/ssh_host_[a-z0-9]+_key|(?:.+/)?\.ssh/id_[a-z0-9_]+")
+_MPI = {"bin/ompi_info": ("openmpi", "ompi"), "bin/mpichversion": ("mpich", "mpich")}
+_PC_VERSION = re.compile(r"^Version:\s*([0-9][0-9.]{0,30})", re.MULTILINE)
+_PORT = re.compile(r"^\s*Port\s+([0-9]{1,5})\s*$", re.MULTILINE | re.IGNORECASE)
+_DEPENDENCY = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]*)")
+_DPKG = frozenset(
+    {"package", "status", "priority", "essential", "depends", "pre-depends", "provides", "maintainer"}
+)
+_AUTO = frozenset({"package", "auto-installed"})
+_IN_EVERY_SYSTEM = frozenset({"required", "important"})
+# hier(7), and what engines and container toolkits put beside it.
+_TOP = re.compile(
+    r"bin|boot|dev|etc|home|lib(?:32|64|x32)?|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var"
+)
+_USR_LOCAL = re.compile(r"bin|etc|games|include|lib|man|sbin|share|src")
+_NOTHING = re.compile(r"(?!)")
+_TOOLS = frozenset({"pip", "setuptools", "wheel"})
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SMALL = 65_536  # bytes of a direct_url.json or a pkg-config file that are looked at
+_MOST_TEXTS = 1_000
+_MOST_DISTRIBUTIONS = 5_000  # in one folder; the largest images have some hundred
+_MOST_LISTED = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """An installed Python package.
+
+    Attributes:
+        name: normalised.
+        version: as its metadata's folder has it.
+        requested: whether a person asked for it, as far as its installer noted that.
+        origin: where it came from if no index has it: `a folder`, `a repository`, `an address`; else empty.
+
+    """
+
+    name: str
+    version: str
+    requested: bool = False
+    origin: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """One Python's packages.
+
+    Attributes:
+        prefix: its folder, without a slash in front: `usr`, `opt/venv`.
+        python: major.minor.
+        conda: whether conda manages it.
+        distributions: sorted by name.
+
+    """
+
+    prefix: str
+    python: str
+    conda: bool
+    distributions: tuple[Distribution, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no more than every new environment."""
+        return {item.name for item in self.distributions} <= _TOOLS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mpi:
+    """An MPI that no Debian package brought: its component, its version if it is known, and its folder."""
+
+    component: str
+    version: str
+    prefix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """What was found.
+
+    Attributes:
+        system: distribution, suite and packages.
+        manual: Debian packages that a person asked for, as far as apt noted that; sorted.
+        nvidia: Debian packages that NVIDIA maintains.
+        debian_python: Python packages by Debian, name and version: they are not in an environment.
+        environments: the one that the image's `python` belongs to comes first.
+        mpi: MPIs beside Debian's.
+        keys: private ssh keys.
+        folders: folders that neither the system's packages nor Python's account for.
+        port: sshd's.
+        env, user, workdir, entrypoint, command, others: what the config says.
+
+    """
+
+    system: System
+    manual: tuple[str, ...] = ()
+    nvidia: frozenset[str] = frozenset()
+    debian_python: Mapping[str, str] = field(default_factory=dict)
+    environments: tuple[Environment, ...] = ()
+    mpi: tuple[Mpi, ...] = ()
+    keys: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    port: int = 22
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str = ""
+    workdir: str = ""
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+def wanted(path: str) -> bool:
+    """Say whether a file's content is needed here."""
+    return systems.wanted(path) or _KEPT.fullmatch(path) is not None
+
+
+def of_tree(tree: Tree, config: Mapping[str, Any], image: str) -> Inventory:
+    """Read what an image holds.
+
+    Args:
+        tree: of the image, with the contents that `wanted` asks for.
+        config: the `config` of its config; nothing in it is believed.
+        image: what it is called, for messages.
+
+    Raises:
+        InputError: it is neither Debian nor Ubuntu, of a suite that is not known here, or has no dpkg.
+
+    """
+    system = systems.of_tree(tree, image)
+    env = dict(text.partition("=")[::2] for text in _texts(config.get("Env")))
+    seen = _walk(tree)
+    status = tuple(_packages(system))
+    environments = _environments(tree, seen, env.get("PATH") or _DEFAULT_PATH)
+    return Inventory(
+        system=system,
+        manual=_manual(status, _kept(tree.find("var/lib/apt/extended_states"))),
+        nvidia=frozenset(
+            item["package"] for item in status if "nvidia" in item.get("maintainer", "").lower()
+        ),
+        debian_python={name: version for name, version, _ in _listed(tree.find(_DEBIAN_SITE))},
+        environments=environments,
+        mpi=tuple(_mpi(tree, path) for path in seen.programs if not path.startswith("usr/bin/")),
+        keys=seen.keys,
+        folders=tuple(_folders(tree, environments)),
+        port=_port(_kept(tree.find("etc/ssh/sshd_config"))),
+        env=env,
+        user=_text(config.get("User")),
+        workdir=_text(config.get("WorkingDir")),
+        entrypoint=_texts(config.get("Entrypoint")),
+        command=_texts(config.get("Cmd")),
+        others=tuple(name for name in ("Volumes", "Healthcheck", "OnBuild", "Shell") if config.get(name)),
+    )
+
+
+# The config
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else []
+    return tuple(item for item in items[:_MOST_TEXTS] if isinstance(item, str))
+
+
+# The files
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """Paths that one walk found."""
+
+    sites: tuple[str, ...]
+    conda: frozenset[str]
+    programs: tuple[str, ...]
+    keys: tuple[str, ...]
+
+
+def _walk(tree: Tree) -> _Seen:
+    sites, conda, programs, keys = [], set(), [], []
+    for path, node in tree.walk():
+        if node.is_folder:
+            if _SITE.fullmatch(path) and not _CACHE.search(path):
+                sites.append(path)
+            elif path.rpartition("/")[2] == "conda-meta" and not _CACHE.search(path):
+                conda.add(path.rpartition("/")[0])
+        elif path.endswith(tuple(_MPI)):
+            programs.append(path)
+        elif _KEY.fullmatch(path):
+            keys.append(path)
+    return _Seen(
+        sites=tuple(sites[:_MOST_LISTED]),
+        conda=frozenset(conda),
+        programs=tuple(programs[:_MOST_LISTED]),
+        keys=tuple(keys[:_MOST_LISTED]),
+    )
+
+
+def _kept(node: Node | None) -> str:
+    """Read a file whose content was kept; "" where there is nothing, or too much."""
+    return (node.inode.data or b"").decode("utf-8", "replace") if node else ""
+
+
+def _port(text: str) -> int:
+    match = _PORT.search(text)
+    return int(match[1]) if match else 22
+
+
+def _mpi(tree: Tree, path: str) -> Mpi:
+    program = next(name for name in _MPI if path.endswith(name))
+    component, pc = _MPI[program]
+    prefix = path.removesuffix(program).rstrip("/")
+    texts = (_kept(tree.find(f"{prefix}/{lib}/pkgconfig/{pc}.pc"))[:_SMALL] for lib in ("lib", "lib64"))
+    version = next((match[1] for text in texts if (match := _PC_VERSION.search(text))), "")
+    return Mpi(component=component, version=version, prefix=prefix)
+
+
+def _folders(tree: Tree, environments: Iterable[Environment]) -> Iterator[str]:
+    """Name folders that people and installers put beside the system: at the top, in /opt, in /usr/local."""
+    known = {item.prefix for item in environments}
+    for parent, ordinary in (("", _TOP), ("opt", _NOTHING), ("usr/local", _USR_LOCAL)):
+        folder = tree.find(parent)
+        paths = {
+            f"{parent}/{name}".lstrip("/"): node
+            for name, node in sorted(folder.children.items() if folder else ())
+            if node.is_folder and node.children and not ordinary.fullmatch(name)
+        }
+        yield from [path for path in paths if path not in known][:_MOST_LISTED]
+
+
+# Debian packages
+
+
+def _packages(system: System) -> Iterator[dict[str, str]]:
+    for block in sources.paragraphs(system.status, _DPKG):
+        if block.get("status", "").split()[-1:] == ["installed"]:
+            yield block
+
+
+def _manual(status: Sequence[Mapping[str, str]], states: str) -> tuple[str, ...]:
+    """Find the packages that bring all others: not marked automatic, in no other one's dependencies.
+
+    What every system has, and what that needs, is left out. Images whose base was not made with apt have no
+    marks for it, so that dependencies have to tell.
+    """
+    auto = {
+        block.get("package", "")
+        for block in sources.paragraphs(states, _AUTO)
+        if block.get("auto-installed", "") == "1"
+    }
+    providers: dict[str, set[str]] = {}
+    for block in status:
+        for name in (block["package"], *_named(block, "provides")):
+            providers.setdefault(name, set()).add(block["package"])
+    names = {block["package"] for block in status}
+    needs = {
+        block["package"]: sorted(
+            {
+                other
+                for name in (*_named(block, "depends"), *_named(block, "pre-depends"))
+                for other in providers.get(name, ())
+            }
+        )
+        for block in status
+    }
+    base = {
+        block["package"]
+        for block in status
+        if block.get("essential", "") == "yes" or block.get("priority", "") in _IN_EVERY_SYSTEM
+    }
+    reached: set[str] = set()
+    _follow(sorted(base), needs, reached)
+    found = []
+    # Whoever is finished last depends on those before it, or has nothing to do with them.
+    for name in reversed(_follow(sorted(names - auto - base), needs, set())):
+        if name not in reached and name not in auto:
+            found.append(name)
+            _follow([name], needs, reached)
+    return tuple(sorted(found))
+
+
+def _named(block: Mapping[str, str], key: str) -> list[str]:
+    """Name the packages in a field of dependencies, whatever version or alternative they stand for."""
+    found: list[str] = _DEPENDENCY.findall(block.get(key, "").replace("\n", " "))
+    return found
+
+
+def _follow(starts: Iterable[str], needs: Mapping[str, Sequence[str]], reached: set[str]) -> list[str]:
+    """Add packages and all that they depend on to `reached`; returns the new ones, dependencies first."""
+    order = []
+    for start in starts:
+        if start in reached:
+            continue
+        reached.add(start)
+        stack = [(start, iter(needs[start]))]
+        while stack:
+            name, rest = stack[-1]
+            following = next((other for other in rest if other not in reached), None)
+            if following is None:
+                order.append(name)
+                stack.pop()
+            else:
+                reached.add(following)
+                stack.append((following, iter(needs[following])))
+    return order
+
+
+# Python packages
+
+
+def _environments(tree: Tree, seen: _Seen, path: str) -> tuple[Environment, ...]:
+    """Group the folders of packages by the Python that reads them; that of `PATH` comes first."""
+    grouped: dict[tuple[str, str], dict[str, Distribution]] = {}
+    for site in seen.sites:
+        prefix, _, rest = site.rpartition("lib/python")
+        python, _, kind = rest.partition("/")
+        # Debian's own Python has its packages in two places.
+        prefix = "usr" if kind == "dist-packages" and prefix == "usr/local/" else prefix.rstrip("/")
+        found = grouped.setdefault((prefix, python), {})
+        for item in _distributions(tree.find(site), _asked_of_conda(tree, prefix, seen.conda)):
+            found[item.name] = item
+    made = [
+        Environment(
+            prefix=prefix,
+            python=python,
+            conda=prefix in seen.conda,
+            distributions=tuple(found[name] for name in sorted(found)),
+        )
+        for (prefix, python), found in grouped.items()
+    ]
+    folders = [folder.strip("/") for folder in path.split(":")]
+
+    def rank(item: Environment) -> tuple[bool, int, int, str]:
+        program = f"{item.prefix}/bin"
+        place = folders.index(program) if program in folders else len(folders)
+        return (item.is_empty, place, -len(item.distributions), item.prefix)
+
+    return tuple(sorted(made, key=rank))
+
+
+def _distributions(folder: Node | None, asked: Collection[str]) -> Iterator[Distribution]:
+    """List the packages in a folder. Those that nothing requires count as asked for if nobody noted any."""
+    found: list[Distribution] = []
+    needed: set[str] = set()
+    for name, version, node in _listed(folder):
+        needed |= set(_requires(_kept(node.children.get("METADATA")))) - {name}
+        found.append(
+            Distribution(
+                name=name,
+                version=version,
+                requested="REQUESTED" in node.children or name in asked,
+                origin=_origin(_kept(node.children.get("direct_url.json"))),
+            )
+        )
+    if any(item.requested for item in found):
+        yield from found
+    else:
+        yield from (replace(item, requested=item.name not in needed) for item in found)
+
+
+def _listed(folder: Node | None) -> Iterator[tuple[str, str, Node]]:
+    """Read names and versions from the names of metadata folders, and give these too."""
+    named = (
+        (match, node)
+        for entry, node in sorted(folder.children.items() if folder else ())
+        if (match := _DIST_INFO.fullmatch(entry) or _EGG_INFO.fullmatch(entry))
+    )
+    for match, node in itertools.islice(named, _MOST_DISTRIBUTIONS):
+        version = match[2].replace("_", "-")
+        with contextlib.suppress(InvalidVersion):
+            Version(version)
+            yield canonicalize_name(match[1]), version, node
+
+
+def _requires(metadata: str) -> Iterator[str]:
+    """Name what a package requires in every case: extras are for those who ask for them."""
+    for line in io.StringIO(metadata):
+        if not line.strip():
+            return  # the description follows
+        match = _REQUIRES.match(line)
+        if match and "extra" not in match[2]:
+            yield canonicalize_name(match[1])
+
+
+def _origin(direct_url: str) -> str:
+    """Say where a package came from, by its direct_url.json (PyPA, "Recording the Direct URL Origin")."""
+    if not direct_url:
+        return ""
+    try:
+        said = jsontext.loads(direct_url, limit=_SMALL)
+    except ValueError:
+        return "an address"
+    kinds = {"vcs_info": "a repository", "dir_info": "a folder"}
+    return next((text for key, text in kinds.items() if isinstance(said, dict) and key in said), "an address")
+
+
+def _asked_of_conda(tree: Tree, prefix: str, conda: Collection[str]) -> frozenset[str]:
+    if prefix not in conda:
+        return frozenset()
+    history = _kept(tree.find(f"{prefix}/conda-meta/history"))
+    specs = (match[1] for match in map(_SPECS.match, io.StringIO(history)) if match)
+    return frozenset(canonicalize_name(name) for text in specs for name in _SPEC.findall(text))
