@@ -24,8 +24,8 @@ from imagebuilder.host.tools import HOST, Sandbox, Tools
 from imagebuilder.layers import hooks
 from imagebuilder.layers.bytecode.interpreter import write_base
 from imagebuilder.layers.project import write_folder
-from imagebuilder.layers.wheels.file import listed, opened
 from imagebuilder.layers.wheels.layer import build_wheel_layer
+from imagebuilder.layers.wheels.members import listed, opened
 from imagebuilder.lock.model import Wheel
 from imagebuilder.plan import PackageLayer, WheelLayer
 from imagebuilder.recipe.requirements import read_package
