@@ -140,7 +140,7 @@ def _hand_in(
     """Lay out all that the build needs; returns the names of it."""
     (folder / "packages").mkdir()
     (folder / "hooks").mkdir()
-    hooks.hand_in("project", folder / "hooks")
+    hooks.hand_in("package", folder / "hooks")
     names = ["packages", "hooks", "project"]
     for deb in layer.packages:
         check_bytes(downloads[deb.sha256], deb.sha256, Path(deb.path).name)
