@@ -184,9 +184,10 @@ def _checked_copy(source: Path, product: Path, place: Path) -> Path:
     refused = BuildError(f"the backend left no wheel of at most {_LIMIT >> 30} GiB", where=str(source))
     try:
         descriptor = os.open(product, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        stream = open(descriptor, "rb")  # noqa: PTH123, SIM115  (a folder fails here)
     except OSError as error:
         raise refused from error
-    with os.fdopen(descriptor, "rb") as stream:
+    with stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LIMIT:
             raise refused

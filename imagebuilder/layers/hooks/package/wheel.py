@@ -50,7 +50,9 @@ def main() -> None:
     system = tomllib.loads(Path("pyproject.toml").read_text("utf-8")).get("build-system", {})
     hooks = backend(system)
     if wanted := missing(getattr(hooks, "get_requires_for_build_wheel", lambda _settings: [])(None)):
-        raise SystemExit(f"the backend also needs {', '.join(wanted)}: add it to `requires` of [build-system]")
+        raise SystemExit(
+            f"the backend also needs {', '.join(wanted)}: add it to `requires` of [build-system]"
+        )
     (PLACE / "wheels").mkdir()
     name = hooks.build_wheel(str(PLACE / "wheels"), None, None)
     shutil.copyfile(PLACE / "wheels" / Path(name).name, PLACE / "product.whl")
