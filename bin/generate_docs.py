@@ -164,8 +164,8 @@ def _cli() -> Iterator[str]:
 def _report() -> Iterator[str]:
     yield "# Report of a smoke test"
     yield ""
-    yield "JSON, as `imagebuilder smoke-test --report` and `--json` write it. Programs find the same in"
-    yield "[the JSON Schema](report.schema.json). `imagebuilder report` makes a page or JUnit XML of it."
+    yield "`imagebuilder smoke-test --report` and `--json` write this JSON. For programs, the same is in"
+    yield "[the JSON Schema](report.schema.json). `imagebuilder report` turns it into HTML or JUnit XML."
     yield ""
     yield from [*_words(report.Report.__doc__), ""]
     yield from _fields(report.Report)
@@ -180,7 +180,7 @@ def _report() -> Iterator[str]:
         "",
         "## `checks[].evidence`",
         "",
-        "What each check leaves there is its own business, but for:",
+        "Each check decides what it puts here. These parts have a fixed meaning:",
     ]
     for row in (evidence.PinRow, evidence.SweepRow, evidence.ScalingRow):
         yield from ["", f"### `{row.__name__}`", "", *_words(row.__doc__), "", *_fields(row)]
@@ -193,9 +193,10 @@ def _report() -> Iterator[str]:
 def _checks() -> Iterator[str]:
     yield "# Checks of the smoke test"
     yield ""
-    yield "In this order. What cannot be asked in a place is skipped with its reason, which is no pass. An"
-    yield "image is proven when nothing failed, all that must pass there did, and ranks computed together."
-    yield "Every command has a time limit, and every failure names a node, a cause and a way out."
+    yield "The checks run in this order. A check that cannot run in a place is skipped, with the reason, and"
+    yield "does not count as passed. An image is proven if no check failed, all required checks passed, and"
+    yield "ranks computed something together. Every command has a time limit. Every failure names a node,"
+    yield "a cause and a remedy."
     yield ""
     yield "| Check | What is run | When it passes |"
     yield "|---|---|---|"

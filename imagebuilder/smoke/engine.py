@@ -1,4 +1,4 @@
-"""What the container engine says of an image, and which GPUs it can give to a container of it."""
+"""Ask the container engine about an image, and about the GPUs that its containers can use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def look_up(engine: Engine, reference: str) -> SmokeTarget:
-    """Read what an image in the engine promises.
+    """Read the labels of an image in the engine.
 
     Raises:
         InputError: there is no such image, or it lacks the labels.
@@ -32,13 +32,13 @@ def look_up(engine: Engine, reference: str) -> SmokeTarget:
     """
     image = require_image(engine, reference)
     digests = sorted({entry.rpartition("@")[2] for entry in image.attrs.get("RepoDigests") or ()})
-    # Several names may point to several manifests of the same config; then none can be vouched for.
+    # Several manifests may share one config. Then it is unknown which one was tested, so none is reported.
     digest = digests[0] if len(digests) == 1 else ""
     return from_labels(reference, image.labels, digest=digest)
 
 
 def require_same(engine: Engine, target: SmokeTarget) -> dict[str, str]:
-    """Make sure that what the engine has under this reference is the target; give its variables.
+    """Check that the engine's image under this reference is the target; return its environment.
 
     Raises:
         InputError: it is another image, or cannot be shown to be this one.
@@ -68,7 +68,7 @@ def require_same(engine: Engine, target: SmokeTarget) -> dict[str, str]:
 
 
 def user_of(engine: Engine, reference: str) -> tuple[int, int]:
-    """Give the numeric user and group that an image runs as; 0 where it names them by word."""
+    """Return the numeric user and group that an image runs as; 0 if it names them instead."""
     user, _, group = str(require_image(engine, reference).attrs["Config"].get("User") or "0").partition(":")
     return _number(user), _number(group)
 
@@ -78,9 +78,9 @@ def _number(text: str) -> int:
 
 
 def gpus(engine: Engine, reference: str) -> tuple[str, ...]:
-    """Name the GPUs that a container of this image can be given, by starting one; empty where it cannot.
+    """Return the GPUs that a container of this image can use, by starting one; empty if there are none.
 
-    The engine's host may be another machine than this one, so asking a tool here would prove nothing.
+    The engine may run on another machine, so a tool on this host would not help.
     """
     if not engine.offers_gpus:
         return ()
@@ -106,7 +106,7 @@ def require_image(engine: Engine, reference: str) -> Image:
 
     Raises:
         InputError: there is no such image.
-        EnvironmentFault: the engine does not say.
+        EnvironmentFault: the engine does not answer.
 
     """
     try:
@@ -118,4 +118,4 @@ def require_image(engine: Engine, reference: str) -> Image:
             hint="put it there with `imagebuilder build --load`, or pull it",
         ) from None
     except (DockerException, requests.RequestException) as error:
-        raise EnvironmentFault(f"{engine.kind} cannot say what `{reference}` is: {error}") from error
+        raise EnvironmentFault(f"{engine.kind} did not answer what `{reference}` is: {error}") from error

@@ -1,7 +1,6 @@
-"""What checks leave in `CheckResult.evidence` for views and other programs to read, with its meaning.
+"""The parts of `CheckResult.evidence` that views and other programs read, and their meaning.
 
-Evidence is written by many checks and read back from files, so each reader here takes what fits and says
-nothing of the rest: a view shows what it understands.
+Reports may come from other versions. So each reader here takes what it understands and ignores the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from imagebuilder.smoke.report import CheckResult, Report
 
 
 class _Row(BaseModel):
-    """Lenient on purpose: other versions of imagebuilder write more keys, or whole numbers as floats."""
+    """Lenient, because other versions of imagebuilder may write more keys, or whole numbers as floats."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -26,50 +25,51 @@ _AnyRow = TypeVar("_AnyRow", bound=_Row)
 class SweepRow(_Row):
     """One size and type of an allreduce.
 
-    `collectives`, and others that time it: `evidence["sweep"]` is a list of them.
+    `collectives` and other checks that time allreduces have a list of these in `evidence["sweep"]`.
     """
 
     bytes: Annotated[int, Field(description="Size of the tensor.")]
     dtype: Annotated[str, Field(description="Type of its elements.")]
-    seconds: Annotated[float, Field(description="One allreduce.")]
+    seconds: Annotated[float, Field(description="Time of one allreduce.")]
     algbw_gbs: Annotated[float, Field(description="bytes / seconds, in 10^9 bytes a second.")]
     busbw_gbs: Annotated[
-        float, Field(description="algbw * 2(n-1)/n for n ranks: what a link carries, whatever n is.")
+        float,
+        Field(description="algbw * 2(n-1)/n for n ranks: the rate on each link, for any number of ranks."),
     ]
 
 
 class ScalingRow(_Row):
-    """One layout of nodes and processes. `scaling`: `evidence["rows"]` is a list of them.
+    """One layout of nodes and processes. `scaling` has a list of these in `evidence["rows"]`.
 
     A layout that could not run has null for every number, and a reason.
     """
 
     nodes: Annotated[int, Field(description="Containers.")]
-    processes: Annotated[int, Field(description="Ranks a container.")]
+    processes: Annotated[int, Field(description="Ranks in each container.")]
     backend: Annotated[str, Field(description="nccl or gloo.")] = ""
     batch_per_rank: int | None = None
     batch_global: int | None = None
     epoch_seconds: float | None = None
-    batch_median_ms: Annotated[float | None, Field(description="Time of a batch, median.")] = None
-    batch_p95_ms: Annotated[float | None, Field(description="95 of 100 batches took no longer.")] = None
+    batch_median_ms: Annotated[float | None, Field(description="Median time of a batch.")] = None
+    batch_p95_ms: Annotated[float | None, Field(description="95th percentile of the time of a batch.")] = None
     samples_per_second: float | None = None
-    speedup: Annotated[float | None, Field(description="Against one node with one process.")] = None
-    efficiency: Annotated[float | None, Field(description="Speed-up divided by the ranks.")] = None
+    speedup: Annotated[float | None, Field(description="Speed relative to one node with one process.")] = None
+    efficiency: Annotated[float | None, Field(description="Speed-up divided by the number of ranks.")] = None
     loss: float | None = None
-    accuracy: Annotated[float | None, Field(description="On digits held out, from 0 to 1.")] = None
-    replica: Annotated[str | None, Field(description="Start of the weights' sha256.")] = ""
+    accuracy: Annotated[float | None, Field(description="On held-out digits, from 0 to 1.")] = None
+    replica: Annotated[str | None, Field(description="First digits of the sha256 of the weights.")] = ""
     reason: Annotated[str, Field(description="Why it could not run, or empty.")] = ""
 
 
 class PinRow(_Row):
-    """One pin. `pins`: `evidence[NAME]` for each component that could be asked.
+    """One pin. `pins` has one in `evidence[NAME]` for each component that can report its version.
 
-    `evidence["not asked"]` lists those that could not, with the reason.
+    `evidence["not asked"]` lists the others, with the reason.
     """
 
     pin: Annotated[str, Field(description="The version that the lock names.")]
-    found: Annotated[str, Field(description="What loads on the first node.")]
-    nodes: Annotated[dict[str, str], Field(description="What loads on each node.")]
+    found: Annotated[str, Field(description="The version that is loaded on the first node.")]
+    nodes: Annotated[dict[str, str], Field(description="The version that is loaded on each node.")]
 
 
 def sweeps(report: Report) -> Mapping[str, tuple[SweepRow, ...]]:
@@ -79,12 +79,12 @@ def sweeps(report: Report) -> Mapping[str, tuple[SweepRow, ...]]:
 
 
 def scaling(report: Report) -> tuple[ScalingRow, ...]:
-    """Read the scaling table; empty where there was none."""
+    """Read the scaling table; empty if there is none."""
     return _rows(ScalingRow, _of(report, "scaling").get("rows"))
 
 
 def losses(report: Report) -> tuple[float | None, ...]:
-    """Read the loss of each logged step of the DDP job, mean over the ranks; None where it was no number."""
+    """Read the loss of each logged step of the DDP job, mean over the ranks; None for NaN and infinity."""
     found = _of(report, "training").get("losses")
     if not isinstance(found, list | tuple):
         return ()
@@ -95,7 +95,7 @@ def losses(report: Report) -> tuple[float | None, ...]:
 
 
 def pins(report: Report) -> Mapping[str, PinRow]:
-    """Read what each pin was found as, by component."""
+    """Read the loaded version of each pin, by component."""
     rows = {name: _rows(PinRow, [value]) for name, value in _of(report, "pins").items()}
     return {name: found[0] for name, found in rows.items() if found}
 

@@ -1,4 +1,4 @@
-"""testinfra on a node: its commands go the way of all others, with a time limit and into the transcript."""
+"""testinfra on a node: its commands run like all others, with a time limit and in the transcript."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _SECONDS = 30
 
 
 class NodeBackend(BaseBackend):  # type: ignore[misc]  # testinfra has no types
-    """What testinfra needs of a place: running a command there.
+    """A backend for testinfra: it runs commands on a node.
 
-    Its own `docker://` does this with the docker command line, which a host that talks to a remote engine, or
-    to Podman's socket, need not have.
+    testinfra's own `docker://` needs the docker command line, which a host with a remote engine or with
+    Podman's socket may not have.
     """
 
     NAME = "imagebuilder"
 
     def __init__(self, session: Session, index: int) -> None:
-        """Look at one node of a session."""
+        """Inspect one node of a session."""
         super().__init__(f"node{index}")
         self._session = session
         self._index = index
 
     def run(self, command: str, *args: str, **_kwargs: Any) -> CommandResult:
-        """Run one of testinfra's shell lines."""
+        """Run one of testinfra's shell commands."""
         line = self.get_command(command, *args)
         outcome = self._session.run(self._index, ("sh", "-c", line), timeout=_SECONDS)
-        # No code is testinfra's idea of nothing at all; 255 is what it knows from ssh for a lost connection.
+        # testinfra has no value for a command without an exit code; 255 is ssh's code for a lost connection.
         code = 255 if outcome.code is None else outcome.code
         return self.result(code, line.encode(), outcome.stdout, outcome.stderr)
 
 
 def inspect(session: Session, index: int) -> Host:
-    """Open a node to testinfra."""
+    """Return testinfra's host object for a node."""
     return Host(NodeBackend(session, index))

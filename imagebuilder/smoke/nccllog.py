@@ -1,7 +1,7 @@
-"""What NCCL says of itself with NCCL_DEBUG=INFO: which way the tensors went. Pure: text in, values out.
+"""Parse NCCL's log (NCCL_DEBUG=INFO): which networks the tensors used. Pure: text in, values out.
 
-Lines are meant as NCCL 2.4 to 2.28 write them (src/bootstrap.cc, src/init.cc, src/transport/net.cc), and for
-OFI the plugin aws-ofi-nccl. What is not there is empty.
+The lines are those of NCCL 2.4 to 2.28 (src/bootstrap.cc, src/init.cc, src/transport/net.cc) and of the
+plugin aws-ofi-nccl. A value that the log does not have is empty.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# The name of a network plugin says what it goes over: NCCL's own are Socket and IB; NVIDIA's plugin calls
-# itself IBext, IBext_v8 and so on; that of AWS was AWS Libfabric and is Libfabric.
+# The name of a network plugin tells the network: NCCL's own plugins are Socket and IB, NVIDIA's is IBext,
+# IBext_v8 and so on, and that of AWS is Libfabric, formerly AWS Libfabric.
 _KINDS = (
     (r"socket", "socket"),
     (r"ib(ext.*)?", "ib"),
@@ -42,13 +42,13 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class NcclLog:
-    """What one rank's NCCL said.
+    """What NCCL logged on one rank.
 
     Attributes:
-        version: its own.
-        interface, address: what the ranks met over, before any network was chosen.
-        network: the plugin that it took for the tensors.
-        provider: the fabric that OFI took.
+        version: of NCCL.
+        interface, address: used for the first contact between ranks, before a network is chosen.
+        network: the plugin for the tensors.
+        provider: the fabric that OFI uses.
         ways: how ranks reach each other, each once.
 
     """
@@ -79,7 +79,7 @@ def parse(text: str) -> NcclLog:
 
 
 def kind(network: str) -> str:
-    """Say what a network plugin goes over: `socket`, `ib` or `ofi`; its own name where that is not known.
+    """Return the network that a plugin uses: `socket`, `ib` or `ofi`; for an unknown plugin its name.
 
     >>> kind("Socket"), kind("IBext_v8"), kind("AWS Libfabric"), kind("Else")
     ('socket', 'ib', 'ofi', 'Else')

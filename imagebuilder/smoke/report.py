@@ -1,4 +1,4 @@
-"""The report: what was run on which image, what came of it, and whether it is a proof. Data and I/O only."""
+"""The report: which image was tested, what was run, the results, and whether they are a proof."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imagebuilder.core.model import Strict
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError
 
-# That of sixteen nodes with everything that they said has two megabytes.
+# A report on sixteen nodes with all of their output takes two megabytes.
 _LIMIT = 32_000_000
 _MOST_VALUES = 500_000
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -26,22 +26,24 @@ Seconds = Annotated[float, Field(ge=0, description="How long it took, in seconds
 
 
 class Step(Strict):
-    """One command on one node: how it ended, and the last of what it said."""
+    """One command on one node: how it ended, and the end of its output."""
 
-    node: Annotated[str, Field(description="Where it ran.")]
-    command: Annotated[str, Field(description="`SMOKE` stands for the folder of the test's scripts.")]
-    exit_code: Annotated[
-        int | None, Field(description="Null where the node was not running, or the command was given up.")
+    node: Annotated[str, Field(description="The node that it ran on.")]
+    command: Annotated[
+        str, Field(description="The command; `SMOKE` stands for the folder of the test's scripts.")
     ]
-    timed_out: Annotated[bool, Field(description="It did not end in time, and was ended.")]
+    exit_code: Annotated[
+        int | None, Field(description="Null if the node was not running, or the command was abandoned.")
+    ]
+    timed_out: Annotated[bool, Field(description="It exceeded its time limit and was killed.")]
     seconds: Seconds
     output: Annotated[str, Field(description="The end of standard output, then of standard error.")]
 
 
 class Finding(Strict):
-    """One way in which a check failed, on which node, and what to do about it."""
+    """One reason why a check failed, the node, and what to do about it."""
 
-    node: Annotated[str, Field(description="Empty where it is about all of them.")]
+    node: Annotated[str, Field(description="The node; empty if it is about all nodes.")]
     message: Annotated[str, Field(description="What is wrong.")]
     remedy: Annotated[str, Field(description="What to do about it.")]
 
@@ -49,56 +51,60 @@ class Finding(Strict):
 class CheckResult(Strict):
     """One check."""
 
-    name: Annotated[str, Field(description="One word, as `--check` takes it.")]
+    name: Annotated[str, Field(description="The name, as in `--check NAME`.")]
     title: Annotated[str, Field(description="What was run.")]
-    criterion: Annotated[str, Field(description="What had to hold.")]
-    required: Annotated[bool, Field(description="The image is not proven unless this passed.")]
-    exchanges: Annotated[bool, Field(description="A pass means that the nodes computed something together.")]
-    status: Annotated[Status, Field(description="How it ended.")]
-    summary: Annotated[str, Field(description="What was seen, where it passed.")] = ""
-    reason: Annotated[str, Field(description="Why it was skipped.")] = ""
-    findings: Annotated[tuple[Finding, ...], Field(description="Why it failed.")] = ()
+    criterion: Annotated[str, Field(description="What must hold for the check to pass.")]
+    required: Annotated[bool, Field(description="The image is proven only if this check passes.")]
+    exchanges: Annotated[bool, Field(description="A pass shows that the nodes computed something together.")]
+    status: Annotated[Status, Field(description="The result.")]
+    summary: Annotated[str, Field(description="What was seen, if it passed.")] = ""
+    reason: Annotated[str, Field(description="Why it was skipped, if it was.")] = ""
+    findings: Annotated[tuple[Finding, ...], Field(description="Why it failed, if it did.")] = ()
     evidence: dict[str, Any] = Field(
-        default={}, description="What was seen, for programs. What was no number is null."
+        default={}, description="What was seen, for programs. NaN and infinity are null."
     )
     steps: Annotated[tuple[Step, ...], Field(description="What was run, in order.")] = ()
     seconds: Seconds
 
 
 class Host(Strict):
-    """Where it ran, without naming it."""
+    """The machine that the test ran on, without its name."""
 
     cores: int
     memory_bytes: int
-    gpus: Annotated[tuple[str, ...], Field(description="Those that the test could use.")]
-    engine: Annotated[str, Field(description="docker, podman, or none.")]
+    gpus: Annotated[tuple[str, ...], Field(description="The GPUs that the test could use.")]
+    engine: Annotated[str, Field(description="docker, podman or none.")]
     engine_version: str
 
 
 class Report(Strict):
-    """All that a smoke test found. `passed` follows from the checks; one that says otherwise is refused."""
+    """All results of a smoke test. `passed` must agree with the checks, or the report is refused."""
 
     schema_version: Annotated[
-        Literal[1], Field(description="Goes up when what is here changes its meaning, or goes.")
+        Literal[1], Field(description="Increases when a field changes its meaning or is removed.")
     ] = 1
-    tool: Annotated[str, Field(description="Name and version of what wrote it.")]
-    recipe: Annotated[str, Field(description="The recipe's name, empty where it is not known.")]
-    lock: Annotated[str, Field(description="The lock's sha256, empty where it is not known.")]
-    digest: Annotated[str, Field(description="The manifest's digest, empty where it is not known.")]
-    reference: Annotated[str, Field(description="What the engine knows the image by.")]
-    pins: Annotated[dict[str, str], Field(description="Component and version, as the lock has them.")]
-    runtime: Annotated[Literal["docker", "podman", "process"], Field(description="What ran the nodes.")]
-    nodes: Annotated[int, Field(description="How many.")]
-    nproc_per_node: Annotated[int, Field(description="Ranks on each node.")] = 1
-    mode: Annotated[Mode, Field(description="What carried the tensors.")]
-    mode_reason: Annotated[str, Field(description="Why this mode.")]
-    caveats: Annotated[tuple[str, ...], Field(description="What a pass does not say.")]
-    host: Annotated[Host, Field(description="Where it ran.")]
-    checks: Annotated[tuple[CheckResult, ...], Field(description="In the order in which they ran.")]
+    tool: Annotated[str, Field(description="Name and version of the program that wrote it.")]
+    recipe: Annotated[str, Field(description="The recipe's name; empty if unknown.")]
+    lock: Annotated[str, Field(description="The lock's checksum (sha256); empty if unknown.")]
+    digest: Annotated[str, Field(description="The manifest's digest; empty if unknown.")]
+    reference: Annotated[str, Field(description="The image's name or id in the engine.")]
+    pins: Annotated[dict[str, str], Field(description="Components and their versions, as in the lock.")]
+    runtime: Annotated[
+        Literal["docker", "podman", "process"], Field(description="What the nodes were run with.")
+    ]
+    nodes: Annotated[int, Field(description="Number of nodes.")]
+    nproc_per_node: Annotated[int, Field(description="Number of ranks on each node.")] = 1
+    mode: Annotated[Mode, Field(description="How the tensors were sent.")]
+    mode_reason: Annotated[str, Field(description="Why this mode was chosen.")]
+    caveats: Annotated[tuple[str, ...], Field(description="What a pass does not prove.")]
+    host: Annotated[Host, Field(description="The machine that the test ran on.")]
+    checks: Annotated[
+        tuple[CheckResult, ...], Field(description="The checks, in the order in which they ran.")
+    ]
     seconds: Seconds
     passed: Annotated[
         bool,
-        Field(description="No check failed, all required ones passed, and one of those that exchange did."),
+        Field(description="No check failed, all required checks passed, and so did one with `exchanges`."),
     ]
 
     @model_validator(mode="after")
@@ -109,7 +115,7 @@ class Report(Strict):
 
 
 class Judged(Protocol):
-    """What the verdict depends on of one check."""
+    """The fields of a check that decide the verdict."""
 
     @property
     def required(self) -> bool: ...
@@ -120,7 +126,7 @@ class Judged(Protocol):
 
 
 def verdict(checks: Sequence[Judged]) -> bool:
-    """Say whether checks make a proof: none failed, all required ones passed, and one was between nodes."""
+    """Return True for a proof: no check failed, all required ones passed, and one was between nodes."""
     return (
         all(check.status != "failed" for check in checks)
         and all(check.status == "passed" for check in checks if check.required)
@@ -129,7 +135,7 @@ def verdict(checks: Sequence[Judged]) -> bool:
 
 
 def shortcoming(report: Report) -> str:
-    """Say what a report lacks to be a proof; empty where it lacks nothing, and where a check failed."""
+    """Say what a report lacks to be a proof; empty if it lacks nothing, or if a check failed."""
     if report.passed or any(check.status == "failed" for check in report.checks):
         return ""
     missing = [check.name for check in report.checks if check.required and check.status != "passed"]
@@ -137,23 +143,23 @@ def shortcoming(report: Report) -> str:
 
 
 def dumps(report: Report) -> str:
-    """Write a report as JSON text, keys in the order of the model."""
+    """Return a report as JSON, keys in the order of the model."""
     plain = _plain(report.model_dump())
     return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write(report: Report, path: Path) -> None:
-    """Write a report in one step.
+    """Write a report to a file, atomically.
 
     Raises:
-        InputError: the place cannot be written.
+        InputError: the file cannot be written.
 
     """
     files.write(path, dumps(report))
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a report's file, one byte further than a report may be long.
+    """Read the file of a report, at most one byte more than a report may have.
 
     Raises:
         OSError: the file cannot be read.
@@ -164,7 +170,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse(data: bytes, model: type[_Model]) -> _Model:
-    """Read a report within bounds, as far as a model describes it.
+    """Parse a report, within limits, into the fields that a model has.
 
     Raises:
         ValueError: it is too large, not JSON, has a key twice, or does not fit the model (`ValidationError`).
@@ -178,7 +184,7 @@ def read(path: Path) -> Report:
     """Read a report.
 
     Raises:
-        InputError: it is not there, not a report, or one that contradicts itself.
+        InputError: it is missing, is not a report, or contradicts itself.
 
     """
     hint = "run the smoke test again"
@@ -207,7 +213,7 @@ def schema() -> dict[str, Any]:
 
 
 def lines(report: Report, width: int = 110) -> tuple[str, ...]:
-    """Lay a report out as text: a line a check, then every failure with its remedy, then the verdict."""
+    """Format a report as text: a line for each check, every failure with its remedy, and the verdict."""
     name_width = max((len(check.name) for check in report.checks), default=0)
     rows = [f"{'check':{name_width}}  result   seconds"]
     for check in report.checks:
@@ -227,7 +233,7 @@ def lines(report: Report, width: int = 110) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """Replace what JSON and UTF-8 cannot hold: NaN and infinities by null, half a surrogate pair by `?`."""
+    """Replace what JSON and UTF-8 cannot hold: NaN and infinity by null, half a surrogate pair by `?`."""
     if isinstance(value, dict):
         return {_plain(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -238,7 +244,7 @@ def _plain(value: Any) -> Any:
 
 
 def _row(head: str, detail: str, width: int) -> list[str]:
-    """Write what a check found beside its name; what does not fit on the line goes on below."""
+    """Write the result of a check beside its name, wrapped to the width of the line."""
     room = max(width - len(head), 20)
     words = textwrap.shorten(detail, 3 * room, placeholder=" ...")
     first, *rest = textwrap.wrap(words, room, break_on_hyphens=False) or [""]

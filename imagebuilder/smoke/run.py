@@ -35,8 +35,8 @@ Begun = Callable[[Check], None]
 Ended = Callable[[CheckResult], None]
 
 _BAKED = (
-    "the image has its ssh key in a layer: whoever can pull it can log in to its nodes, and other hosts "
-    "build another image from the same lock"
+    "the image has its ssh key in a layer: everybody who can pull it can log in to its nodes, and other "
+    "hosts build a different image from the same lock"
 )
 _CAVEATS: Mapping[Mode, str] = {
     "cpu": "NCCL not exercised: the tensors went over gloo, on CPUs",
@@ -49,7 +49,7 @@ _CAVEATS: Mapping[Mode, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Who is told that the nodes run, and of each check, before and after it."""
+    """Callbacks: the nodes run, a check begins, a check has ended."""
 
     started: Started = lambda _cluster: None
     begun: Begun = lambda _check: None
@@ -58,7 +58,7 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where the nodes run, decided."""
+    """Where the nodes run."""
 
     runtime: Literal["docker", "podman", "process"]
     mode: Mode
@@ -69,19 +69,19 @@ class _Place:
 def run_smoke(
     target: SmokeTarget, options: SmokeOptions, *, store: Store, site: Site, watch: Watch | None = None
 ) -> Report:
-    """Test an image on several nodes; a failed check is in the report, not an exception.
+    """Test an image on several nodes. A failed check is in the report; it raises nothing.
 
     Args:
         target: the image; with `--runtime process`, this Python's own packages.
-        options: how.
-        store: where the digits for training are kept.
-        site: how to fetch them.
-        watch: told that the nodes run, and of each check.
+        options: how to test.
+        store: keeps the digits for training.
+        site: the site's settings, to download the digits.
+        watch: callbacks.
 
     Raises:
-        EnvironmentFault: it could not be run here.
-        InputError: the target is not what the engine has, or the options ask for what cannot be.
-        FetchError: the digits could not be had.
+        EnvironmentFault: this host cannot run the test.
+        InputError: the engine has another image under this name, or an option is impossible.
+        FetchError: the digits could not be downloaded.
 
     """
     watch = watch or Watch()
@@ -95,7 +95,7 @@ def run_smoke(
     def fetch(full: bool) -> Path:
         return all_digits(store) if full else digits(store, site)
 
-    # Before anything is started: it is what may fail for reasons that have nothing to do with the image.
+    # Before any node starts: a failed download says nothing about the image.
     for full in _digits_needed(target, options):
         fetch(full)
     started = time.monotonic()
@@ -123,10 +123,10 @@ def run_smoke(
 
 
 def choose_mode(options: SmokeOptions, found: tuple[str, ...], where: str) -> tuple[Mode, str]:
-    """Decide what carries the tensors, and say why.
+    """Choose the mode, which decides how tensors are sent, and the reason to report.
 
     Raises:
-        EnvironmentFault: the mode asked for needs GPUs that are not there.
+        EnvironmentFault: the requested mode needs GPUs that this host lacks.
 
     """
     count = len(found)
@@ -136,11 +136,11 @@ def choose_mode(options: SmokeOptions, found: tuple[str, ...], where: str) -> tu
     if count < needed:
         raise EnvironmentFault(
             f"mode {options.mode} needs {needed} GPU{'s' if needed > 1 else ''}, and {seen}",
-            hint="is the NVIDIA driver there, and for containers the NVIDIA container toolkit? Without: "
+            hint="install the NVIDIA driver and, for containers, the NVIDIA container toolkit; or test with "
             "--mode cpu",
         )
     if options.mode != "auto":
-        return options.mode, f"as asked for; {seen}"
+        return options.mode, f"as requested; {seen}"
     if count >= wanted:
         return "multi-gpu", f"{seen}, one for each of {wanted} ranks"
     if count:
@@ -149,7 +149,7 @@ def choose_mode(options: SmokeOptions, found: tuple[str, ...], where: str) -> tu
 
 
 def _digits_needed(target: SmokeTarget, options: SmokeOptions) -> tuple[bool, ...]:
-    """Tell which digits a run needs: the few, all of them, or both."""
+    """Return the digits that a run needs: 5000, all, or both."""
     if not are_needed(dict(target.pins)):
         return ()
     asked = [check for check in CHECKS if not options.only or check.name in options.only]
@@ -208,7 +208,7 @@ def _all_checks(session: Session, watch: Watch) -> tuple[CheckResult, ...]:
 
 
 def _one_check(check: Check, session: Session) -> CheckResult:
-    """Ask one question; whatever comes of it, the next ones are asked too."""
+    """Run one check. Its failure does not stop the next ones."""
     started = time.monotonic()
     before = len(session.steps)
     asked = not session.options.only or check.name in session.options.only
@@ -240,7 +240,7 @@ def _one_check(check: Check, session: Session) -> CheckResult:
 
 
 def _not_running(check: Check, session: Session) -> str:
-    """Say which node has ended, where nothing more can be learnt from it; the first check says why it has."""
+    """Name the nodes that have ended, which makes further checks pointless; the first check reports why."""
     if check is CHECKS[0]:
         return ""
     ended = [node.name for index, node in enumerate(session.nodes) if not session.cluster.state(index)[0]]
@@ -254,7 +254,7 @@ def _caveats(target: SmokeTarget, mode: Mode, results: tuple[CheckResult, ...]) 
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the run as Ctrl-C does, so that a CI job that is cancelled cleans up as well."""
+    """Let SIGTERM end the run as Ctrl-C does, so that a cancelled CI job also cleans up."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What a check works with: the nodes, the target, and the transcript of what it ran; and what a check is."""
+"""A check, and the session that it works with: the nodes, the target, and the transcript of its commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from imagebuilder.smoke.nodes.cluster import Cluster, Command, Node, NodeLayout,
 from imagebuilder.smoke.report import Finding, Mode, Step
 from imagebuilder.smoke.target import Promise, SmokeOptions, SmokeTarget
 
-# Payload scripts print one such line a rank; see payload/common.py.
+# Payload scripts print one line with this marker for each rank; see payload/common.py.
 MARKER = "@imagebuilder-smoke "
 _SHOWN = 4000
 
@@ -27,20 +27,20 @@ Digits = Literal["none", "few", "all"]
 
 
 class CheckFailed(ImagebuilderError):
-    """A check's criterion does not hold; the problems' `where` is the node."""
+    """The criterion of a check does not hold. `where` of each problem is the node."""
 
     exit_code = 1
 
     @classmethod
     def because(cls, *findings: Finding, evidence: Mapping[str, Any] | None = None) -> CheckFailed:
-        """Fail for several reasons at once, and tell what was seen."""
+        """Fail for several reasons at once, with the evidence."""
         error = cls(findings[0].message)
         error.findings = findings
         error.evidence = evidence or {}
         return error
 
     def __init__(self, message: str, *, node: str = "", remedy: str = "") -> None:
-        """Fail for one reason: what is wrong, on which node, and what to do about it."""
+        """Fail for one reason: the node, what is wrong, and what to do about it."""
         super().__init__(message, where=node, hint=remedy)
         self.findings: tuple[Finding, ...] = (Finding(node=node, message=message, remedy=remedy),)
         self.evidence: Mapping[str, Any] = {}
@@ -48,7 +48,7 @@ class CheckFailed(ImagebuilderError):
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """What a check that holds tells: one line for people, and what it saw."""
+    """The result of a check that passed: one line for people, and evidence for programs."""
 
     summary: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
@@ -56,19 +56,19 @@ class Passed:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One question to the image.
+    """One check of the image.
 
     Attributes:
-        name: one word, for tables and `Options.only`.
+        name: one word, for tables and `SmokeOptions.only`.
         order: checks with a lower number run earlier; the shipped ones leave gaps of ten for others.
         title: what is run.
-        criterion: what exactly has to hold.
-        run: asks; returns what it saw, or raises `CheckFailed`.
-        skip: a reason why it cannot be asked here, or nothing.
-        required: whether an image that promises this is unproven without it.
-        asked: whether this run is unproven without it all the same.
-        exchanges: a pass means that the nodes computed something together.
-        digits: which handwritten digits it trains on: none, a few thousand, or all of them.
+        criterion: what exactly must hold.
+        run: runs the check; returns what it saw, or raises `CheckFailed`.
+        skip: returns the reason why the check cannot run here, or nothing.
+        required: whether an image that promises this is proven only if the check passes.
+        asked: whether this run, by its options, also requires the check to pass.
+        exchanges: a pass shows that the nodes computed something together.
+        digits: which handwritten digits it trains on: none, 5000, or all of them.
 
     """
 
@@ -84,12 +84,12 @@ class Check:
     digits: Callable[[SmokeOptions], Digits] = lambda _options: "none"
 
     def is_required(self, session: Session) -> bool:
-        """Tell whether a run proves nothing without a pass of this check."""
+        """Return True if a run proves nothing unless this check passes."""
         return self.required(session.promise) or self.asked(session)
 
 
 class Session:
-    """One smoke test while it runs."""
+    """One running smoke test."""
 
     def __init__(  # noqa: PLR0917 - one call, beside the start of the nodes
         self,
@@ -102,13 +102,13 @@ class Session:
     ) -> None:
         """Take the running nodes and the image's environment.
 
-        `digits` fetches the data for training: all that there is, or some thousand.
+        `digits` fetches the data for training: all digits, or 5000.
         """
         self.cluster = cluster
         self.target = target
         self.options = options
         self.mode: Mode = mode
-        # Ranks have to say it: what is left of another run cannot pass for an answer.
+        # Ranks repeat it in their answers, so that leftovers of another run are not taken for answers.
         self.nonce = secrets.token_hex(8)
         self.environment = environment
         self.steps: list[Step] = []
@@ -124,7 +124,7 @@ class Session:
 
     @property
     def layout(self) -> NodeLayout:
-        """All nodes, with as many ranks on each as was asked for."""
+        """All nodes, with the requested number of ranks on each."""
         return NodeLayout(nnodes=self.nnodes, nproc_per_node=self.options.nproc_per_node)
 
     @property
@@ -137,9 +137,9 @@ class Session:
 
     @cached_property
     def facts(self) -> Mapping[str, Any]:
-        """What the first node has: `torch`, `mpi4py`, `mpirun`; empty where its Python does not start.
+        """What the first node has: `torch`, `mpi4py`, `mpirun`; empty if its Python does not start.
 
-        A framework is there by its module's name.
+        Frameworks are listed by the name of their module.
         """
         outcome = self.run(0, self.script("facts.py"), timeout=60)
         found = self.said(outcome)
@@ -147,25 +147,25 @@ class Session:
 
     @property
     def promise(self) -> Promise:
-        """What the image has to show in this run."""
+        """What the image promises in this run."""
         return Promise(runtime=self.cluster.kind, mode=self.mode, pins=dict(self.target.pins))
 
     def installed(self, check: str) -> Framework | None:
-        """Choose a framework that a check runs with: the first that the image's Python has."""
+        """Choose the framework for a check: the first one that the image's Python has."""
         found = (each for each in catalog.frameworks(check).values() if self.facts.get(each.module))
         return next(found, None)
 
     def framework(self, check: str) -> Framework | None:
-        """Choose a framework that a check runs with: one that is pinned, else one that is there.
+        """Choose the framework for a check: a pinned one, else one that is installed.
 
-        What is promised is checked even where it is not there: the check then fails.
+        A pinned framework is chosen even if it is not installed: the check then fails.
         """
         there = self.installed(check)
         pinned = (each for name, each in catalog.frameworks(check).items() if self.target.pin(name))
         return next(pinned, there)
 
     def payload(self, check: str) -> str:
-        """Name the script that a check runs with the image's framework.
+        """Return the script that a check runs with the image's framework.
 
         Raises:
             CheckFailed: the image has no framework.
@@ -177,7 +177,7 @@ class Session:
         return framework.payloads[check]
 
     def launcher(self, check: str) -> Launcher:
-        """Give the launcher that a check starts ranks with.
+        """Return the launcher that a check starts ranks with.
 
         Raises:
             CheckFailed: the image's framework has no launcher.
@@ -189,14 +189,14 @@ class Session:
         return framework.launcher
 
     def script(self, name: str, *arguments: str | int) -> tuple[str, ...]:
-        """Make the command that runs a payload script, with this run's nonce."""
+        """Return the command that runs a payload script, with this run's nonce."""
         words = (f"{self.cluster.folder}/{name}", "--nonce", self.nonce, *map(str, arguments))
         return (*self.cluster.python, *words)
 
     def run(
         self, index: int, argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None
     ) -> Outcome:
-        """Run a command on one node and note it down."""
+        """Run a command on one node, and record it."""
         return self._run([(index, None, self._command(argv, timeout, env))])[0]
 
     def run_everywhere(
@@ -207,9 +207,9 @@ class Session:
         env: Callable[[int], Mapping[str, str]] | None = None,
         grace: float | None = None,
     ) -> tuple[Outcome, ...]:
-        """Run a command on every node at once and note it down; the functions get the node's index.
+        """Run a command on all nodes at once, and record it; the functions get the node's index.
 
-        When one fails, the others are ended after `grace` seconds.
+        When one fails, the others are killed after `grace` seconds.
         """
         jobs = [
             (index, None, self._command(argv(index), timeout, env(index) if env else None))
@@ -218,33 +218,33 @@ class Session:
         return self._run(jobs, grace)
 
     def rank_env(self, index: int) -> dict[str, str]:
-        """Give the variables of the ranks on a node: what they compute and talk with."""
+        """Return the variables of the ranks on a node: the device, and the network."""
         env = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **self.cluster.rank_env(index)}
         if self.mode != "cpu":
             env["NCCL_DEBUG"] = "INFO"
         if self.mode == "one-gpu-shared":
-            # One GPU cannot be a peer of itself: NCCL has to take both ranks for different hosts, and to use
-            # what works between any two hosts. See docs/explanation/smoke-test.md.
+            # NCCL refuses two ranks on one GPU of a host. So the ranks must look like different hosts to
+            # NCCL, and use what works between any two hosts. See docs/explanation/smoke-test.md.
             env |= {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0"}
         return env
 
     def peer(self, index: int) -> str:
-        """Name a node that a node has to reach."""
+        """Return the name of a node that this node has to reach."""
         return self.cluster.host(1 if index == 0 else 0)
 
     def ssh(self, host: str, *argv: str) -> tuple[str, ...]:
-        """Make the command that runs another one through ssh, with nothing but a host's name."""
+        """Return the command that runs another command through ssh, given only a host's name."""
         return ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", host, *argv)
 
     def mpirun(self, hosts: Sequence[str], *argv: str, slots: int = 1) -> tuple[str, ...]:
-        """Make the command that starts ranks on each host; what else it needs, the image has to set."""
+        """Return the mpirun command for ranks on each host. All other settings must be in the image."""
         places = ",".join(f"{host}:{slots}" for host in hosts)
         return ("mpirun", "-np", str(len(hosts) * slots), "--host", places, *argv)
 
     def agents(self, check: str, place: str, *arguments: str) -> Callable[[int], tuple[str, ...]]:
-        """Make the command, by the node's index, of a launcher.
+        """Return a function from a node's index to its launcher's command.
 
-        The launchers of all nodes meet at a place, and run the check's script.
+        The launchers of all nodes meet at one address, and run the check's script.
         """
         launcher, name = self.launcher(check), self.payload(check)
         values = {
@@ -257,7 +257,7 @@ class Session:
 
         def argv(index: int) -> tuple[str, ...]:
             script = self.script(name, "--device", self.device, "--peer", self.peer(index), *arguments)
-            # Without the interpreter in front: a launcher starts its own.
+            # Without the Python interpreter in front: a launcher starts its own.
             return (*self.cluster.launcher(launcher), *options, *script[len(self.cluster.python) :])
 
         return argv
@@ -265,7 +265,7 @@ class Session:
     def launch(
         self, name: str, *arguments: str | int, timeout: float, layout: NodeLayout | None = None
     ) -> tuple[Mapping[str, Any], ...]:
-        """Run a payload script as every rank of a job, told by variables who it is; what each rank found.
+        """Run a payload script as every rank of a job, as variables tell it; returns the answer of each rank.
 
         Raises:
             CheckFailed: a rank failed, hung, or did not answer for this run.
@@ -281,9 +281,9 @@ class Session:
         layout: NodeLayout | None = None,
         env: Mapping[str, str] | None = None,
     ) -> tuple[Outcome, ...]:
-        """Run a payload script as every rank of a job, as `launch` does; how each rank ended.
+        """Run a payload script as every rank of a job, as `launch` does; returns how each rank ended.
 
-        Variables in `env` come on top of those of a rank.
+        `env` adds to the variables of a rank.
         """
         layout = layout or self.layout
         job = {
@@ -311,7 +311,7 @@ class Session:
     def ranks(
         self, outcomes: Sequence[Outcome], layout: NodeLayout | None = None
     ) -> tuple[Mapping[str, Any], ...]:
-        """Take what all ranks of a job found, sorted by rank.
+        """Return the answers of all ranks of a job, sorted by rank.
 
         Raises:
             CheckFailed: a rank failed, hung, or did not answer for this run.
@@ -320,28 +320,28 @@ class Session:
         self.require_ok(outcomes)
         world_size = (layout or self.layout).world_size
         found = [said for outcome in outcomes for said in self.said(outcome)]
-        # What an image says of itself may be of any kind: what is no number is no rank.
+        # An image may answer anything: only a number can be a rank.
         numbers = [said.get("rank") for said in found]
         ranks = sorted(rank if isinstance(rank, int) else -1 for rank in numbers)
         sizes = {str(said.get("world_size")) for said in found}
         if ranks != list(range(world_size)) or sizes != {str(world_size)}:
             raise CheckFailed(
-                f"{world_size} ranks were started; who answered took itself for rank "
+                f"{world_size} ranks were started; those that answered say that they are rank "
                 + ", ".join(f"{said.get('rank')} of {said.get('world_size')}" for said in found),
-                remedy="ranks take themselves for jobs of their own where the launcher and the library are "
-                "of different make; is there a second MPI or torch in the image?",
+                remedy="each rank believes that it is a job of its own if launcher and library come from "
+                "different releases; does the image have a second MPI or torch?",
             )
         return tuple(sorted(found, key=lambda said: int(said["rank"])))
 
     def node_of(self, rank: int) -> str:
-        """Name the node that a rank of the whole job is on."""
+        """Return the node that a rank of the job runs on."""
         return self.nodes[rank // self.layout.nproc_per_node].name
 
     def require_ok(self, outcomes: Sequence[Outcome]) -> None:
-        """Make sure that every command ended with 0.
+        """Check that every command ended with 0.
 
         Raises:
-            CheckFailed: one did not. Those that failed because of another are told last, or not at all.
+            CheckFailed: one did not. Commands that only failed because of another come last, or are left out.
 
         """
         failed = [outcome for outcome in outcomes if not outcome.ok]
@@ -360,7 +360,7 @@ class Session:
         raise CheckFailed.because(*(ended(outcome) for outcome in sorted(failed, key=blame)))
 
     def said(self, outcome: Outcome) -> tuple[dict[str, Any], ...]:
-        """Read what payload scripts said in this run; what is left of another run does not count."""
+        """Read the answers of payload scripts to this run; answers to other runs are ignored."""
         found = []
         for line in outcome.stdout.splitlines():
             _, marker, text = line.partition(MARKER)
@@ -368,7 +368,7 @@ class Session:
                 continue
             try:
                 said = json.loads(text)
-                # Half a character can be said in JSON, and written nowhere.
+                # JSON can contain half a surrogate pair, which cannot be written as UTF-8.
                 json.dumps(said, ensure_ascii=False).encode()
             except (ValueError, RecursionError):
                 continue
@@ -377,7 +377,7 @@ class Session:
         return tuple(found)
 
     def put_digits(self, *, full: bool = False) -> str:
-        """Copy the handwritten digits, 5000 or all of them, to every node; their path there."""
+        """Copy the handwritten digits, 5000 or all of them, to every node; returns their path there."""
         name = "digits.tgz" if full else "digits.csv.gz"
         data = self._digits(full).read_bytes()
         for node in self.nodes:
@@ -390,7 +390,7 @@ class Session:
     def _run(
         self, jobs: Sequence[tuple[int, int | None, Command]], grace: float | None = None
     ) -> tuple[Outcome, ...]:
-        """Run commands, each on a node and perhaps as a rank."""
+        """Run commands on nodes, some of them as ranks."""
         ran = run_together([(self.nodes[index], command) for index, _, command in jobs], grace=grace)
         outcomes = []
         for (index, rank, command), outcome in zip(jobs, ran, strict=True):
@@ -409,7 +409,7 @@ class Session:
         return tuple(outcomes)
 
     def _shown(self, command: str) -> str:
-        """Write a command as the report shows it: the same on every host."""
+        """Return a command as the report shows it: the same on every host."""
         for word, shown in ((self.cluster.folder, "SMOKE"), (self.cluster.python[0], "python")):
             command = command.replace(word, shown)
         return command

@@ -1,4 +1,4 @@
-"""What is tested and how: the image with its pins, and the options of a run."""
+"""What to test and how: the image with its pins, and the options of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Workload = Literal["digits", "resnet"]
 
 
 GIB = 1 << 30
-# Components that bring an `mpirun`.
+# Components that have an `mpirun`.
 _MPI = ("openmpi", "mpich")
 
 
@@ -28,14 +28,14 @@ class SmokeTarget:
     """The image under test.
 
     Attributes:
-        reference: what the engine knows the image by: a name, a digest or an id.
-        digest: the manifest's, which the report vouches for; empty where nothing says it.
-        config: digest of the image's config; an engine without containerd's store names images by it.
+        reference: the image's name in the engine: a name, a digest or an id.
+        digest: of the manifest, for the report; empty if unknown.
+        config: digest of the image's config; Docker's classic image store uses it as the image's id.
         recipe: name of the recipe.
         lock: the lock's checksum, hex sha256.
         pins: component and full version, sorted.
-        ssh_port, ssh_user: where sshd listens, and as whom nodes log in.
-        baked_keys: the image has an ssh key in a layer, and needs none of a job.
+        ssh_port, ssh_user: sshd's port, and the user that nodes log in as.
+        baked_keys: the image has an ssh key in a layer, so a job needs none.
 
     """
 
@@ -50,22 +50,22 @@ class SmokeTarget:
     baked_keys: bool = False
 
     def pin(self, name: str) -> str:
-        """Give a component's version; empty where it is not pinned."""
+        """Return a component's version; empty if it is not pinned."""
         return dict(self.pins).get(name, "")
 
     @property
     def mpi(self) -> str:
-        """Name the component that the image's `mpirun` is of; empty where none is pinned."""
+        """The pinned component that has the image's `mpirun`; empty if there is none."""
         return next((name for name in _MPI if self.pin(name)), "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What an image promises by its pins, and where it is tested: which checks have to pass follows from it.
+    """What an image promises by its pins, and where it is tested. This decides which checks must pass.
 
     Attributes:
         runtime: what runs the nodes: `docker`, `podman` or `process`.
-        mode: what carries the tensors.
+        mode: how tensors are sent.
         pins: component and version.
 
     """
@@ -81,23 +81,23 @@ class Promise:
 
     @property
     def mpi(self) -> bool:
-        """Whether `mpirun` has to reach the other nodes."""
+        """Whether `mpirun` must reach the other nodes."""
         return self.contained and any(name in self.pins for name in _MPI)
 
     def framework(self, check: str) -> bool:
-        """Tell whether a framework is pinned that a check runs with."""
+        """Return True if a framework is pinned that has a script for this check."""
         return any(name in self.pins for name in catalog.frameworks(check))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Whether to time the same training on more and more ranks, and on what.
+    """Whether to time the same training with several numbers of ranks, and what to train.
 
     Attributes:
-        asked: it costs minutes, so only who asks for it gets it.
+        asked: whether to do it; it takes minutes.
         workload: handwritten digits, or a small ResNet on random images of CIFAR's shape.
-        epochs: how often the data is gone through in each row of the table.
-        full: take all 60,000 digits for the training instead of 4,500.
+        epochs: passes over the data, for each row of the table.
+        full: train on all 60,000 digits instead of 4,500.
 
     """
 
@@ -107,7 +107,7 @@ class Scaling:
     full: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run.
+        """Refuse values out of range.
 
         Raises:
             InputError: a value is out of range.
@@ -115,10 +115,10 @@ class Scaling:
         """
         if self.workload not in get_args(Workload):
             raise InputError(
-                f"`{self.workload}` is none of {', '.join(get_args(Workload))}", where="--workload"
+                f"`{self.workload}` is unknown: choose {' or '.join(get_args(Workload))}", where="--workload"
             )
         if not 1 <= self.epochs <= 100:
-            raise InputError(f"{self.epochs} epochs: 1 to 100 can be run", where="--epochs")
+            raise InputError(f"{self.epochs} epochs: choose 1 to 100", where="--epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,17 +127,17 @@ class SmokeOptions:
 
     Attributes:
         runtime: where the nodes run; `auto` takes the first engine that answers, Docker before Podman.
-        mode: what carries the tensors; `auto` takes the best that the host has.
-        nodes: how many, at least two.
-        nproc_per_node: how many ranks on each node.
+        mode: how tensors are sent; `auto` takes the best mode that the host can run.
+        nodes: number of nodes, at least two.
+        nproc_per_node: number of ranks on each node.
         shm_bytes: size of each node's /dev/shm.
         patience: factor on every time limit, for slow hosts.
         only: names of the checks to run; the others are reported as skipped, so such a run cannot pass.
-        transport: what NCCL has to go over between nodes; `any` takes what it chooses, if all ranks agree.
-        min_busbw: bus bandwidth that the largest allreduce has to reach, in 10^9 bytes a second; 0 for none.
+        transport: the network that NCCL must use between nodes; `any` allows any, if all ranks agree.
+        min_busbw: minimum bus bandwidth of the largest allreduce, in 10^9 bytes a second; 0 for no minimum.
         scaling: the table of several layouts.
-        containers: what single nodes' containers are created with besides, by the node's number and in the
-            words of the engine's SDK: `{1: {"shm_size": 1 << 26}}`. Nothing on the command line leads here.
+        containers: extra arguments for the engine's SDK for single nodes, by the node's number:
+            `{1: {"shm_size": 1 << 26}}`. Only tests use it; the command line cannot set it.
 
     """
 
@@ -154,7 +154,7 @@ class SmokeOptions:
     containers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, before anything is started.
+        """Refuse values out of range, before anything is started.
 
         Raises:
             InputError: a value is out of range.
@@ -166,26 +166,26 @@ class SmokeOptions:
             ("--transport", self.transport, get_args(TransportChoice)),
         ):
             if value not in choices:
-                raise InputError(f"`{value}` is none of {', '.join(choices)}", where=key)
+                raise InputError(f"`{value}` is unknown: choose {', '.join(choices)}", where=key)
         if not 2 <= self.nodes <= 16:
-            raise InputError(f"{self.nodes} nodes: two to sixteen can be tested", where="--nodes")
+            raise InputError(f"{self.nodes} nodes: choose 2 to 16", where="--nodes")
         if not 1 <= self.nproc_per_node <= 8:
             raise InputError(
-                f"{self.nproc_per_node} ranks on a node: one to eight can be tested", where="--nproc-per-node"
+                f"{self.nproc_per_node} ranks on a node: choose 1 to 8", where="--nproc-per-node"
             )
         if not 0 <= self.min_busbw < float("inf"):
-            raise InputError("a bandwidth is a number that is not negative", where="--min-busbw")
+            raise InputError("the bandwidth must not be negative", where="--min-busbw")
         if self.patience <= 0:
-            raise InputError("a factor on time limits is larger than 0", where="patience")
+            raise InputError("the factor must be larger than 0", where="patience")
 
 
 def from_labels(
     reference: str, labels: Mapping[str, str], *, digest: str = "", config: str = ""
 ) -> SmokeTarget:
-    """Read from an image's labels what it promises.
+    """Read what an image promises from its labels.
 
     Raises:
-        InputError: it lacks them, or one is damaged.
+        InputError: a label is missing or damaged.
 
     """
     pins = label_names.pins(labels)
@@ -198,14 +198,16 @@ def from_labels(
         lacking.append(f"{label_names.PIN}<component>")
     if lacking:
         raise InputError(
-            f"the image says nothing about itself: it lacks the label{'s' if lacking[1:] else ''} "
+            f"this is not an image of imagebuilder: it lacks the label{'s' if lacking[1:] else ''} "
             + ", ".join(f"`{label}`" for label in lacking),
             where=reference,
-            hint="test an image that `imagebuilder build` made, or add the labels where yours is made",
+            hint="test an image that `imagebuilder build` made, or add these labels to yours",
         )
     port = labels[label_names.SSH_PORT]
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-        raise InputError(f"its label `{label_names.SSH_PORT}` is `{port}`, which is no port", where=reference)
+        raise InputError(
+            f"its label `{label_names.SSH_PORT}` is `{port}`, which is not a port", where=reference
+        )
     return SmokeTarget(
         reference=reference,
         digest=digest,
@@ -220,7 +222,7 @@ def from_labels(
 
 
 def from_environment() -> SmokeTarget:
-    """Take this Python's own packages for the target: what is installed must be what gets loaded.
+    """Take this Python's own packages as the target: the installed versions are the pins.
 
     Raises:
         InputError: no framework is installed here, so there is nothing to test.
@@ -229,7 +231,8 @@ def from_environment() -> SmokeTarget:
     installed = {}
     for name, component in catalog.load().items():
         for provider in component.providers:
-            # The wheel's name may hold the pin's major, which is not known here: any of them will do.
+            # The name of the wheel may contain the major version of the pin, which is unknown here: accept
+            # any.
             pattern = re.escape(provider.wheel).replace(r"\{major\}", "[0-9]+")
             found = _version(pattern) if provider.wheel else ""
             if found:

@@ -1,6 +1,6 @@
-"""Whether a smoke report proves an image: the one reader and the one rule, for every gate and every verb.
+"""Decide whether a smoke report proves an image, for every gate and every verb.
 
-The rule looks at the checks. What a report says of itself (`passed`, `required`) can only take a proof away.
+The decision follows from the checks. A report's own fields `passed` and `required` can only make it fail.
 Reports of other versions of imagebuilder can be read too.
 """
 
@@ -15,7 +15,7 @@ from imagebuilder.smoke.report import Status, parse, read_bytes, verdict
 
 
 class _Lenient(BaseModel):
-    """Unknown keys pass: reports of other versions of imagebuilder may have more."""
+    """Ignores unknown keys, because reports of other versions of imagebuilder may have more."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -30,7 +30,7 @@ class CheckVerdict(_Lenient):
 
 
 class Verdict(_Lenient):
-    """The part of a report that counts: which image, where, and what came of each check."""
+    """The part of a report that decides: the image, where it was tested, and the result of each check."""
 
     digest: str
     nodes: int
@@ -42,7 +42,7 @@ class Verdict(_Lenient):
 
     @property
     def shortcoming(self) -> str:
-        """Why the report does not prove its image; empty where it does."""
+        """Why the report does not prove its image; empty if it does."""
         if any(check.status == "failed" for check in self.checks):
             return "the smoke test failed"
         passed = {check.name for check in self.checks if check.status == "passed"}
@@ -57,21 +57,21 @@ class Verdict(_Lenient):
         return "" if self.runtime != "process" else "the test ran without containers"
 
     def __str__(self) -> str:
-        """Say it in a line: `8 of 12 checks passed on 2 nodes, mode cpu`."""
+        """Summarise it: `8 of 12 checks passed on 2 nodes, mode cpu`."""
         passed = sum(check.status == "passed" for check in self.checks)
         return f"{passed} of {len(self.checks)} checks passed on {self.nodes} nodes, mode {self.mode}"
 
 
 def required(runtime: str, mode: str, pins: Mapping[str, str]) -> frozenset[str]:
-    """Name the checks that have to pass for what an image promises; see `Check.required`.
+    """Return the checks that must pass for what an image promises; see `Check.required`.
 
     Args:
         runtime: what ran the nodes: `docker`, `podman` or `process`.
-        mode: what carried the tensors.
+        mode: how tensors were sent.
         pins: component and version, as the lock has them.
 
     """
-    # The checks are imported only where a report is judged.
+    # Late: the checks are loaded only when a report is judged.
     from imagebuilder.smoke import checks
     from imagebuilder.smoke.target import Promise
 
@@ -83,7 +83,7 @@ def read(data: bytes) -> Verdict:
     """Read a report.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: it is not a report.
 
     """
     try:

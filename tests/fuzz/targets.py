@@ -95,33 +95,47 @@ def recipe(_folder: Path) -> Iterator[Feed]:
     yield Feed(seeds=tuple(path.read_bytes() for path in sorted((ROOT / "recipes").glob("*.yaml"))), run=run)
 
 
+_REQUIREMENT_FILES = (
+    b"numpy>=2 # a comment\ntorchmetrics[image] <2 ; \\\n python_version >= '3.12'\n"
+    b"tqdm==4.67.1 --hash=sha256:" + b"1" * 64 + b"\n",
+    (
+        b'[project]\nname = "train"\nrequires-python = ">=3.11"\ndependencies = ["numpy>=2"]\n'
+        b'[project.optional-dependencies]\nviz = ["tabulate"]\n[dependency-groups]\ndev = ["pytest"]\n'
+    ),
+    (
+        b'version = 1\n[[package]]\nname = "tqdm"\nversion = "4.67.1"\nsource = { registry = "r" }\n'
+        b'[[package]]\nname = "train"\nsource = { virtual = "." }\n'
+        b'dependencies = [{ name = "tqdm", marker = "os_name == \'posix\'" }]\n'
+    ),
+    b'lock-version = "1.0"\ncreated-by = "x"\n[[packages]]\nname = "tqdm"\nversion = "4.67.1"\n'
+    b'wheels = [{ path = "tqdm-4.67.1-py3-none-any.whl", hashes = { sha256 = "' + b"1" * 64 + b'" } }]\n',
+)
+
+
 @_target(lines)
 def requirement_file(_folder: Path) -> Iterator[Feed]:
-    """A file of each kind in turn: the same bytes are read as all four."""
-    cases = ROOT / "tests" / "cases" / "requirements"
-    seeds = tuple(
-        path.read_bytes()
-        for path in sorted(cases.rglob("*.bad"))
-        if path.name.startswith(("requirements", "pyproject", "uv", "pylock"))
-    )
+    """The same bytes as a file of each kind: refused where none of the four can be read."""
+
+    def read(name: str, folder: Path) -> ImagebuilderError | None:
+        fields = {"name": "x", "base": "debian:trixie", "python": "3.13", "requirements": (name,)}
+        loaded, variables = recipes.Recipe.model_validate(fields), agreement.environment("3.13", "amd64")
+        try:
+            found = requirements.read(loaded, folder, recipes.Places(recipe="x"), variables)
+            request.request(select(loaded, demands={"linux/amd64": found})).checksum()
+        except ImagebuilderError as error:
+            return error
+        return None
 
     def run(data: bytes, folder: Path) -> None:
-        problem: ImagebuilderError | None = None
+        errors = []
         for name in ("requirements.txt", "pyproject.toml", "uv.lock", "pylock.toml"):
             (folder / name).write_bytes(data)
-            entry = {"file": name} if name.endswith("txt") else {"file": name, "extras": ("viz",)}
-            fields = {"name": "x", "base": "debian:trixie", "python": "3.13", "requirements": (entry,)}
-            loaded = recipes.Recipe.model_validate(fields)
-            variables = agreement.environment("3.13", "amd64")
-            try:
-                found = requirements.read(loaded, folder, recipes.Places(recipe="x"), variables)
-                request.request(select(loaded, demands={"linux/amd64": found})).checksum()
-            except ImagebuilderError as error:
-                problem = error
-        if problem:
-            raise problem
+            errors.append(read(name, folder))
+        refused = [error for error in errors if error]
+        if len(refused) == len(errors):
+            raise refused[0]
 
-    yield Feed(seeds=seeds, run=run)
+    yield Feed(seeds=_REQUIREMENT_FILES, run=run)
 
 
 @_target(json_document)

@@ -90,7 +90,7 @@ def test_who_is_asked_in_which_order(
         found = told(client, empty)
         assert found is not None
         assert found.time == "2023-11-14T22:13:20Z"
-        assert found.source.startswith(f"when its {'manifest' if place == 'manifests' else 'config'} came")
+        assert found.source.startswith(f"when its {'manifest' if place == 'manifests' else 'config'} arrived")
     dated.stamps = {}
     found = told(client, empty)
     assert found is not None

@@ -89,7 +89,7 @@ def test_layers_that_recipe_and_lock_do_not_give(
 ) -> None:
     first, *rest = image.layers
     other = dataclasses.replace(first, record=rest[0].record)
-    with pytest.raises(StoreError, match="not those that its recipe and lock stand for"):
+    with pytest.raises(StoreError, match="not those that its recipe and lock give"):
         bundle.documents(dataclasses.replace(image, layers=(other, *rest)), store, source)
 
 

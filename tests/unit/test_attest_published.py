@@ -452,7 +452,7 @@ def test_a_signature_counts_in_the_repository_that_it_was_made_for(world: World,
     code, out, _ = command("verify", name, *key, *store)
     assert (code, out.splitlines()[-1]) == (1, "NOT verified")
     assert f"this key signed it for {world.repository}, not for the repository that it is in" in out
-    assert f"say --signed-for {world.repository}" in out
+    assert f"add --signed-for {world.repository}" in out
     code, out, _ = command("verify", name, *key, *store, "--signed-for", world.repository)
     assert (code, out.splitlines()[-1]) == (0, "verified")
     assert command("verify", name, *key, *store, "--signed-for", f"{world.repository}x")[0] == 1

@@ -80,16 +80,16 @@ def test_plain_and_locked_pkcs8(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "not a private key"),
-        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "not a private key"),
+        (b"", "not a readable private key"),
+        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "not a readable private key"),
         (b"x" * 100_000, "far too large"),
         (boxed(kdf={}), "damaged"),
-        (boxed(cipher={"name": "rot13", "nonce": "AAAA"}), "locked in another way"),
+        (boxed(cipher={"name": "rot13", "nonce": "AAAA"}), "encrypted in a way that cosign does not use"),
         (boxed(ciphertext="AAAA"), "password is wrong, or the key is damaged"),
-        (boxed(n=1 << 30), "more memory than any honest key"),
-        (boxed(n=-1), "more memory than any honest key"),
+        (boxed(n=1 << 30), "more memory to decrypt than a valid key"),
+        (boxed(n=-1), "more memory to decrypt than a valid key"),
         (boxed(n=1000), "password is wrong, or the key is damaged"),
-        (boxed(b"no key"), "not a private key"),
+        (boxed(b"no key"), "not a readable private key"),
         (b"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n%%%\n", "damaged"),
     ],
 )

@@ -196,7 +196,9 @@ def test_what_is_no_answer_is_2_with_the_last_words_of_the_script(world: World, 
     world.says(answer, code=139, error="RuntimeError: a bad day\x1b[0m")
     code, text = world.run()
     assert code == 2
-    assert f"no comparison came back: {world.python} ended with 139: RuntimeError: a bad day\\x1b[0m" in text
+    assert (
+        f"the script gave no answer: {world.python} ended with 139: RuntimeError: a bad day\\x1b[0m" in text
+    )
 
 
 @pytest.mark.parametrize("answer", [{"comparisons": []}, {"comparisons": [comparison()] * 2}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ import pytest
 
 from imagebuilder import plan as plans
 from imagebuilder.catalog import Selection, select
-from imagebuilder.core.progress import Progress
+from imagebuilder.core.progress import LineProgress
 from imagebuilder.engines.context import BuildContext
 from imagebuilder.engines.schedule import check_wheels
 from imagebuilder.errors import BuildError, InputError, LockError
-from imagebuilder.host.site import detect
+from imagebuilder.host.site import Site
 from imagebuilder.layers import package
 from imagebuilder.layers.package import build_package_layer, wheel_name
 from imagebuilder.lock import file as lockfile
@@ -342,7 +343,7 @@ def test_its_wheel_may_not_write_what_another_wheel_writes(tmp_path: Path) -> No
     plan = planned(lock)
     store.take_download(numpy, lock.wheels[0].sha256)
     store.put_layer(layer(lock).wheel_key, kept(store, own))
-    context = BuildContext(lock=lock, store=store, site=detect(), progress=Progress())
+    context = BuildContext(lock=lock, store=store, site=Site(), progress=LineProgress(io.StringIO()))
     with pytest.raises(BuildError) as caught:
         check_wheels(plan, context)
     assert str(caught.value) == (

@@ -585,7 +585,7 @@ def test_images_of_different_locks_are_not_joined(registry: FakeRegistry, recipe
     assert command(*words, "--out-of-step")[0] == InputError.exit_code, "no recipe, no tags"
     assert command(*words, "--out-of-step", "--tag", "odd")[0] == 0
     code, out, _ = command("verify", f"{name}:odd", "--store", store.root)
-    assert (code, "not made from one recipe and lock" in out) == (1, True)
+    assert (code, "do not all have the same recipe and lock attached" in out) == (1, True)
 
 
 def relock(path: Path) -> None:

@@ -121,7 +121,9 @@ def test_bandwidth_has_a_line_for_each_type_and_names_the_most() -> None:
 
 def test_the_loss_curve_says_where_it_goes_and_what_was_no_number() -> None:
     (figure,) = figures.figures(report(check("training", evidence={"losses": [2.5, None, 1.0, 0.25]})))
-    assert figure.caption == "Mean over the ranks: from 2.5 to 0.25 in 4 logged steps. 1 of 4 were no number."
+    assert (
+        figure.caption == "Mean over the ranks: from 2.5 to 0.25 in 4 logged steps. 1 of 4 were not numbers."
+    )
 
 
 def test_a_long_loss_curve_keeps_its_ends() -> None:

@@ -273,7 +273,7 @@ def test_each_way_a_training_goes_wrong(first: dict[str, Any], second: dict[str,
     [
         ({"end": "a"}, {"end": "b"}, ""),
         ({"end": "a"}, {"end": "a"}, "stayed equal"),
-        ({"end": "a"}, {"end": "b", "start": "other"}, "did not start alike"),
+        ({"end": "a"}, {"end": "b", "start": "other"}, "did not start with equal weights"),
     ],
 )
 def test_a_control_has_to_drift_apart_from_equal_weights(

@@ -109,7 +109,7 @@ def test_last_and_first_words_leave_rulers_out() -> None:
     outcome = Outcome(code=1, stdout="out", stderr="-----\nfirst\n\nsecond\n-----\n", seconds=0)
     assert (outcome.first_words, outcome.last_words) == ("first second", "second")
     assert Outcome(code=1, stdout="out\n", stderr=" \n", seconds=0).last_words == "out"
-    assert Outcome(code=1, stdout="", stderr="", seconds=0).last_words == "it said nothing"
+    assert Outcome(code=1, stdout="", stderr="", seconds=0).last_words == "it printed nothing"
 
 
 def test_a_report_does_not_name_this_host(nodes: ProcessCluster) -> None:

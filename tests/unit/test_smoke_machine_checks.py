@@ -60,7 +60,7 @@ def test_clocks_are_accused_only_of_what_is_certain(second: tuple[float, float],
         ({"results": {"C": "ok", "C++": "ok", "torch extension": "no Python.h in this image"}}, "", ""),
         (
             {"tools": {**TOOLS, "gcc": ""}, "results": {"C": "does not compile: not found", "C++": "ok"}},
-            "`gcc` is not found",
+            "`gcc` is not on PATH",
             "pin `gcc`",
         ),
         (

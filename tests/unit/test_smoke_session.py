@@ -85,7 +85,7 @@ def test_a_rank_that_says_why_is_all_that_is_told(session: Session) -> None:
     ("cause", "message"),
     [
         (ended(3), "ended with 3"),
-        (ended(143), "and was ended"),
+        (ended(143), "and was killed"),
         (ended(124, timed_out=True), "did not end within"),
     ],
     ids=["died", "hung and was ended", "hung to its limit"],

@@ -37,7 +37,7 @@ def test_all_missing_labels_are_named_at_once() -> None:
 
 @pytest.mark.parametrize("port", ["ssh", "0", "65536", "-1", "22 "])
 def test_a_port_that_is_none_is_refused(port: str) -> None:
-    with pytest.raises(InputError, match="no port"):
+    with pytest.raises(InputError, match="not a port"):
         from_labels("demo:1", {**LABELS, "org.imagebuilder.ssh.port": port})
 
 

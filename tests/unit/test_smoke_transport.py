@@ -82,7 +82,7 @@ def test_sockets_on_all_ranks_are_right_where_they_are_expected(wanted: str) -> 
             "0.0.0.0/0",
             ["use different networks: rank 0 IB, rank 1"],
         ),
-        (("silent.log", "socket-2.27.log"), "any", SUBNET, ["NCCL does not say what it used"]),
+        (("silent.log", "socket-2.27.log"), "any", SUBNET, ["NCCL's log does not name its transport"]),
         (("one-host.log", "socket-2.27.log"), "any", SUBNET, ["reaches another node through SHM"]),
     ],
     ids=["another than asked for", "over another interface", "one without InfiniBand", "silent", "one host"],

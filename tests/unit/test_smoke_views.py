@@ -221,7 +221,7 @@ def test_a_failure_in_junit_has_message_remedy_and_output() -> None:
     assert failure.attrib == {"message": "it broke", "type": "CheckFailed"}
     assert failure.text == "node0: it broke\n-> mend it\n\ncriterion: they hold"
     assert case.findtext("system-out") == (
-        "node0$ ssh node1\n[exit code 255, 2.0 s]\nrefused\n\nnode1$ ssh node0\n[given up after 9.0 s]\n"
+        "node0$ ssh node1\n[exit code 255, 2.0 s]\nrefused\n\nnode1$ ssh node0\n[killed after 9.0 s]\n"
     )
 
 
@@ -271,10 +271,10 @@ def test_terminal_escapes_are_dropped() -> None:
 def test_a_tail_begins_with_a_whole_line_and_says_what_is_left_out() -> None:
     text = "\n".join(f"line {number:04}" for number in range(1000))
     first, *rest = tail(text, 105).splitlines()
-    assert first == "[9900 characters before this are in the JSON report only]"
+    assert first == "[the 9900 characters before this are only in the JSON report]"
     assert rest == text.splitlines()[-10:]
     assert tail(text, 100_000) == text
-    assert tail("x" * 50, 10) == "[40 characters before this are in the JSON report only]\n" + "x" * 10
+    assert tail("x" * 50, 10) == "[the 40 characters before this are only in the JSON report]\n" + "x" * 10
 
 
 def test_templates_and_style_travel_in_the_package() -> None:

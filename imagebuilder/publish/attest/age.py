@@ -1,8 +1,8 @@
-"""How old an image is, as far as anybody says: an image itself has no date, and which clock told is told too.
+"""The age of an image, with the source of its time. An image built by imagebuilder has no date itself.
 
-A registry may say when a manifest or a blob came there (`Last-Modified`, RFC 9110 section 8.8.2); documents
-carry a time where `SOURCE_DATE_EPOCH` gave them one; images of others have one in their config; and the files
-of this host's store have the times of a file system.
+A registry may say when a manifest or a blob arrived (`Last-Modified`, RFC 9110 section 8.8.2). Documents
+have a time if `SOURCE_DATE_EPOCH` was set. Images of other tools have one in their config. Files in this
+host's store have the times of the file system.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _LONGEST = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Age:
-    """A time, the seconds since then (negative where that clock is ahead of this one), and who says so."""
+    """A time, the seconds since then (negative if that clock is ahead of this one), and the source."""
 
     time: str
     seconds: int
     source: str
 
     def __str__(self) -> str:
-        """Say it in a line: `3 days (2026-01-02T03:04:05Z, when it was built here)`."""
+        """Format it: `3 days (2026-01-02T03:04:05Z, when it was built here)`."""
         return f"{_words(self.seconds)} ({self.time}, {self.source})"
 
 
 def of_store(image: ImageRecord, store: Store) -> Age | None:
-    """Take the time of an image's record: that of its last build."""
+    """Return the age by an image's record in the store: the time of its last build."""
     return _made(_modified(store.image_path(image.name)), "when it was built here")
 
 
 def of_registry(client: Client, image: Published, store: Store) -> Age | None:
-    """Take the first time that there is: the registry's, a document's, the config's, this host's.
+    """Return the age by the first available time: the registry's, a document's, the config's, this host's.
 
     Raises:
         RegistryError: the registry cannot be reached.
@@ -62,7 +62,7 @@ def _told(client: Client, image: Published, store: Store) -> Iterator[tuple[floa
     ):
         reply = client.request("HEAD", place, wanted=(200, 404))
         said = _http_date(reply.headers.get("Last-Modified", ""))
-        yield said, f"when its {what} came to the registry"
+        yield said, f"when its {what} arrived in the registry"
     for attachment in image.attachments:
         if attachment.kind == CYCLONEDX:
             yield _document_time(attachment.data), "the time that its documents claim"
@@ -72,7 +72,7 @@ def _told(client: Client, image: Published, store: Store) -> Iterator[tuple[floa
 
 
 def _made(seconds: float, source: str) -> Age | None:
-    """Make an age; none of the epoch, which stands for no time at all."""
+    """Return the age; None for the epoch, which means that there is no time."""
     if seconds <= 0:
         return None
     stamp = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -102,7 +102,7 @@ def _document_time(data: bytes) -> float:
 
 
 def _stated(text: Any) -> float:
-    """Read a time as RFC 3339 has it; 0 for what is none."""
+    """Parse a time as in RFC 3339; 0 if it is not one."""
     try:
         found = datetime.fromisoformat(text[:_LONGEST])
         return found.timestamp() if found.tzinfo else 0.0
@@ -111,13 +111,13 @@ def _stated(text: Any) -> float:
 
 
 def _words(seconds: int) -> str:
-    """Say a length of time in its largest unit.
+    """Format a duration in its largest unit.
 
     >>> _words(90_000), _words(59), _words(-5)
-    ('1 day', '59 seconds', 'not born yet: one of two clocks is wrong')
+    ('1 day', '59 seconds', 'in the future: one of two clocks is wrong')
     """
     if seconds < 0:
-        return "not born yet: one of two clocks is wrong"
+        return "in the future: one of two clocks is wrong"
     name, unit = next(((name, unit) for name, unit in _UNITS if seconds >= unit), ("second", 1))
     count = seconds // unit
     return f"{count} {name}" if count == 1 else f"{count} {name}s"

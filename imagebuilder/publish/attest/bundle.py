@@ -19,13 +19,13 @@ from imagebuilder.store import ImageRecord, IndexRecord, Store
 from imagebuilder.workflow import labels
 from imagebuilder.workflow.source import RecipeSource
 
-# Where cosign and others look for what a statement is about.
+# The annotation in which cosign and others look for the type of a statement.
 PREDICATE_TYPE = "in-toto.io/predicate-type"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentKind:
-    """One kind of document: what people call it, its type as an artefact, and its files with their types."""
+    """A kind of document: its name, its artifact type, and its files with their media types."""
 
     name: str
     artifact_type: str
@@ -70,7 +70,7 @@ class ImageDocument:
     files: Mapping[str, bytes]
 
     def artefact(self, subject: Descriptor) -> Artefact:
-        """Make what carries it to an image."""
+        """Return the artefact that attaches it to an image."""
         return Artefact(
             artifact_type=self.kind.artifact_type,
             subject=subject,
@@ -83,17 +83,19 @@ class ImageDocument:
 
 
 def subject_of(image: ImageRecord | IndexRecord, store: Store) -> Descriptor:
-    """Describe an image of the store, or what joins several, as artefacts name it.
+    """Return the descriptor of an image or index in the store, as artefacts refer to it.
 
     Raises:
-        StoreError: its manifest is gone.
+        StoreError: the store has lost its manifest.
 
     """
     path = store.blob(image.manifest)
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise StoreError("the manifest is gone", where=str(path), hint=f"build {image.name} again") from error
+        raise StoreError(
+            "the store has lost the manifest", where=str(path), hint=f"build {image.name} again"
+        ) from error
     media_type = OCI_INDEX if isinstance(image, IndexRecord) else OCI_MANIFEST
     return Descriptor(media_type=media_type, digest=image.manifest, size=size)
 
@@ -101,21 +103,21 @@ def subject_of(image: ImageRecord | IndexRecord, store: Store) -> Descriptor:
 def documents(
     image: ImageRecord, store: Store, source: RecipeSource, waivers: tuple[str, ...] = (), created: int = 0
 ) -> tuple[ImageDocument, ...]:
-    """Write all documents of an image: bills of materials, report, source, and provenance over them all.
+    """Make all documents of an image: bills of materials, report, source, and provenance that covers them.
 
     A push attaches these files and nothing else, besides signatures over them.
 
     Args:
-        image: of the store.
-        store: that holds its layers, and its smoke report if it has one.
-        source: what it was built from.
+        image: an image in the store.
+        store: has its layers, and its smoke report if there is one.
+        source: the recipe and lock that it was built from.
         waivers: gates that were waived for this push.
-        created: seconds since 1970 that the documents claim as their time.
+        created: the time in the documents, in seconds since 1970.
 
     Raises:
-        InputError: the source is not one, or the report is damaged.
-        LockError: recipe and lock are out of step, or not those of this image.
-        StoreError: a layer is gone, or not what recipe and lock stand for.
+        InputError: the source or the report is damaged.
+        LockError: recipe and lock do not match each other, or this image.
+        StoreError: a layer is missing, or is not what recipe and lock give.
 
     """
     lock, plan = source.read(image.platform, Project.of_labels(labels(image, store)))
@@ -150,12 +152,12 @@ def documents(
 
 
 def claimed_time(environment: Mapping[str, str] = os.environ) -> int:
-    """Read the time that documents claim: SOURCE_DATE_EPOCH, else 0, so that equal images have equal ones.
+    """Return the time for documents: SOURCE_DATE_EPOCH, else 0, so that equal images have equal documents.
 
     https://reproducible-builds.org/specs/source-date-epoch/
 
     Raises:
-        InputError: the variable holds something else than seconds.
+        InputError: the variable is not a number of seconds.
 
     """
     text = environment.get("SOURCE_DATE_EPOCH", "0")
@@ -184,7 +186,7 @@ def _report(image: ImageRecord, store: Store) -> tuple[ImageDocument, ...]:
 
 
 def kind_of(artifact_type: str, annotations: Mapping[str, Any]) -> DocumentKind | None:
-    """Recognise one of our kinds; None for what others attach."""
+    """Recognise a kind by its artifact type; None for documents of other tools."""
     for kind in KINDS:
         if kind.artifact_type == artifact_type and all(
             annotations.get(name) == value for name, value in kind.annotations

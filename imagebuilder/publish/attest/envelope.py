@@ -1,8 +1,8 @@
-"""Signed statements as cosign writes and reads attestations: DSSE envelopes under a tag of their own.
+"""Signed statements, as cosign writes and reads attestations: DSSE envelopes under a separate tag.
 
-The envelope: https://github.com/secure-systems-lab/dsse/blob/master/envelope.md, and protocol.md for what
-exactly is signed. cosign keeps them under the tag `sha256-<hex>.att`, one a layer, with the statement's
-predicate type as an annotation: https://github.com/sigstore/cosign/blob/main/specs/ATTESTATION_SPEC.md.
+The envelope: https://github.com/secure-systems-lab/dsse/blob/master/envelope.md; protocol.md there defines
+the signed bytes. cosign keeps envelopes under the tag `sha256-<hex>.att`, one in each layer, with the
+statement's predicate type as an annotation: https://github.com/sigstore/cosign/blob/main/specs/ATTESTATION_SPEC.md.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MOST = 32
 
 
 def tag_of(digest: str) -> str:
-    """Name the tag under which the attestations of a manifest stand."""
+    """Return the tag for the attestations of a manifest."""
     return f"{reader.fallback_tag(digest)}.att"
 
 
 def seal(statement: bytes, key: EllipticCurvePrivateKey) -> bytes:
-    """Put a statement into an envelope, and sign it."""
+    """Wrap a statement in an envelope, and sign it."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -48,7 +48,7 @@ def seal(statement: bytes, key: EllipticCurvePrivateKey) -> bytes:
 
 
 def unseal(envelope: bytes, key: EllipticCurvePublicKey) -> bytes | None:
-    """Take the statement out of an envelope; None where it is none, or this key has not signed it."""
+    """Return the statement in an envelope; None if it is malformed, or not signed with this key."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -72,7 +72,7 @@ def unseal(envelope: bytes, key: EllipticCurvePublicKey) -> bytes | None:
 
 
 def attest(client: Client, digest: str, statement: bytes, key: EllipticCurvePrivateKey) -> bool:
-    """Attach a signed statement, beside those that are there. False when this key's is there already.
+    """Attach a signed statement beside the existing ones. Returns False if this key's already exists.
 
     Raises:
         RegistryError: the registry refused, broke or cannot be reached.
@@ -80,7 +80,7 @@ def attest(client: Client, digest: str, statement: bytes, key: EllipticCurvePriv
     """
     if statement in statements(client, digest, key.public_key()):
         return False
-    # cosign 2 wants the annotation of signatures here too, and empty: what it stands for is in the envelope.
+    # cosign 2 requires the signature annotation here too; it is empty, as the signature is in the envelope.
     annotations = {signature.ANNOTATION: "", "predicateType": PREDICATE}
     part = artefacts.Part(media_type=ENVELOPE_TYPE, data=seal(statement, key), annotations=annotations)
     signature.add(client, tag_of(digest), part)
@@ -88,10 +88,10 @@ def attest(client: Client, digest: str, statement: bytes, key: EllipticCurvePriv
 
 
 def statements(client: Client, digest: str, key: EllipticCurvePublicKey) -> tuple[bytes, ...]:
-    """Read the statements about a manifest that this key has signed.
+    """Return the statements about a manifest that are signed with this key.
 
     Raises:
-        RegistryError: what stands under the tag of the attestations is none.
+        RegistryError: the tag for attestations holds something else.
 
     """
     found = []
@@ -108,10 +108,10 @@ def _read(client: Client, layer: Descriptor, key: EllipticCurvePublicKey) -> byt
     try:
         return unseal(reader.blob(client, layer), key)
     except RegistryError:
-        # It is gone from the registry, or is not what its digest says: as good as none.
+        # Missing in the registry, or does not match its digest: ignore it.
         return None
 
 
 def _signed(kind: str, payload: bytes) -> bytes:
-    """Write what is signed: DSSE's pre-authentication encoding."""
+    """Return the bytes to sign: DSSE's pre-authentication encoding."""
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind.encode(), len(payload), payload)

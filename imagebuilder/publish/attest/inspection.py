@@ -1,4 +1,4 @@
-"""What an image is, in one value to show: from a registry, or from the store."""
+"""Describe an image of a registry or of the store, to show it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from imagebuilder.workflow import built_image, labels, named, require_platform
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedLayer:
-    """One layer: what people call it, the pin that it belongs to ("" if nobody says), blob and bytes."""
+    """A layer: its title, the pin that it belongs to ("" if unknown), its digest and size."""
 
     title: str
     component: str
@@ -36,7 +36,7 @@ class InspectedLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachedDocument:
-    """One document that goes with the image; `signed` says that there is a signature, not whose."""
+    """A document attached to the image; `signed` means that there is a signature, of any key."""
 
     kind: str
     digest: str
@@ -48,24 +48,23 @@ class Inspection:
     """An image.
 
     Attributes:
-        reference: as it was asked for.
-        platform: that it is for, as in `linux/arm64`.
+        reference: the name that it was requested by.
+        platform: for example `linux/arm64`.
         place: `registry` or `store`.
         digest: of the manifest.
         size: bytes of manifest, config and compressed layers.
         name, version, base: from its labels.
         lock: the lock's checksum, hex sha256.
-        tags: that stand for it in the registry; in the store its own.
+        tags: that point to it in the registry; in the store, its own.
         pins: component and version.
         layers: the lowest first.
         verdict: of the smoke test: `passed`, `failed` or `none`.
-        report: the verdict in a line.
-        signature: `present` (whose, `verify --key` says), `none`, or "" in the store.
-        documents: that imagebuilder attached; empty in the store.
-        others: types of what others attached.
+        report: the verdict in one line.
+        signature: `present` (`verify --key` checks whose), `none`, or "" in the store.
+        documents: attached by imagebuilder; empty in the store.
+        others: artifact types of what other tools attached.
         waivers: gates that were waived when it was pushed.
-        age: None where nobody says: the image itself carries no date, so that the same lock gives the same
-            digest anywhere.
+        age: None if unknown. The image has no date, so that the same lock gives the same digest anywhere.
 
     """
 
@@ -92,7 +91,7 @@ class Inspection:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexInspection:
-    """An index and the images that it joins; `tags` stand for it."""
+    """An index, the images that it joins, and the tags that point to it."""
 
     index: Whole
     tags: tuple[str, ...]
@@ -102,19 +101,19 @@ class IndexInspection:
 def inspect(
     target: str, store: Store, site: Callable[[], Site], *, platform: str = "", plain_http: bool = False
 ) -> Inspection | IndexInspection:
-    """Look at what a name stands for: an image of the store, or one or several in a registry.
+    """Inspect the image that a name refers to: in the store or in a registry, for one or several platforms.
 
     Args:
         target: an image's name in a registry; a recipe that was built, or its image's name.
-        store: to look in.
+        store: the store to search.
         site: reads the site's settings; called only for an image in a registry.
-        platform: look at this platform's image alone; "" for all.
-        plain_http: speak plain HTTP with a registry that does not speak TLS.
+        platform: inspect only this platform's image; "" for all.
+        plain_http: use plain HTTP with a registry that does not speak TLS.
 
     Raises:
         InputError: there is no such image in the store, or none for that platform.
         LockError: the recipe changed since its image was built, or it was never built.
-        RegistryError: there is none in the registry, it is damaged, or the registry cannot be read.
+        RegistryError: the registry does not have it or cannot be read, or it is damaged.
 
     """
     if not named(target).in_registry:
@@ -123,7 +122,7 @@ def inspect(
             raise InputError(
                 f"`{target}` is not an image in the store",
                 where="imagebuilder inspect",
-                hint="an image of a registry is named as in registry.example/team/name:TAG",
+                hint="name an image in a registry as registry.example/team/name:TAG",
             )
         return from_store(target, image, store)
     options = options_for(site(), parse(target).host, plain_http=plain_http)
@@ -143,7 +142,7 @@ def inspect(
 
 
 def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
-    """Look at an image of the store.
+    """Inspect an image in the store.
 
     Raises:
         StoreError: its config cannot be read.
@@ -187,10 +186,10 @@ def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
 
 
 def from_registry(client: Client, store: Store) -> Inspection:
-    """Look at an image in a registry; the store may know when it was built.
+    """Inspect an image in a registry; the store may know when it was built.
 
     Raises:
-        RegistryError: there is none, it is damaged, or the registry cannot be read.
+        RegistryError: the registry does not have it or cannot be read, or it is damaged.
 
     """
     image = published.read(client)
@@ -236,7 +235,7 @@ def _verdict(report: Proof) -> tuple[str, str]:
 
 
 def _claim(image: Published) -> provenance.Claim | None:
-    """Take the last statement that is about this image: it says which pin each layer belongs to."""
+    """Return the last provenance of this image, which says which pin each layer belongs to."""
     for attachment in reversed(image.attachments):
         if attachment.kind == PROVENANCE:
             try:
@@ -262,7 +261,7 @@ def _layers(image: Published, claim: provenance.Claim | None) -> tuple[Inspected
 
 
 def _base(labels: Mapping[str, str]) -> str:
-    """Name the base: a suite, or an image of a registry with its digest."""
+    """Return the base: a suite, or an image in a registry with its digest."""
     name = labels.get(label_names.BASE_NAME, "")
     digest = labels.get(label_names.BASE_DIGEST, "")
     return f"{name}@{digest}" if digest else name

@@ -1,8 +1,7 @@
-"""What packages say about their licences, as SPDX expressions. What is not said clearly is not guessed.
+"""The licences that packages declare, as SPDX expressions. An unclear declaration is not guessed at.
 
-Wheels: the core metadata (PEP 639's `License-Expression`; without it `License` and the classifiers, where
-they name one licence). Debian packages: the machine-readable copyright file, format 1.0, as it lies in the
-image (https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/).
+Wheels: the core metadata (PEP 639's `License-Expression`, else `License` and the classifiers if they name one
+licence). Debian packages: the machine-readable copyright file, format 1.0, in the image (https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from imagebuilder.store import ImageRecord, Store
 _DOC = re.compile(r"(?:\./)?usr/share/doc/([a-z0-9][a-z0-9+.-]+)(/copyright)?")
 _METADATA = re.compile(r"(?:.*/)?([^/]+)-[^/-]+\.dist-info/METADATA")
 _FORMAT = re.compile(r"^Format:.*copyright-format/1\.0", re.IGNORECASE | re.MULTILINE)
-# A copyright file of a megabyte exists; a licence's whole text in the `License` field too.
+# Copyright files of a megabyte exist, and so do `License` fields with the text of the licence.
 _LIMIT = 16_000_000
 _LONGEST_NAME = 100
 _REFERENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 _MOST_LICENCES = 200
 
-# Debian's short names that SPDX spells differently; the version of the GPL family is handled by a rule.
+# Debian's short names that SPDX spells differently; a rule handles the versions of the GPL family.
 _DEBIAN_NAMES = {
     "apache-2": "Apache-2.0",
     "artistic": "Artistic-1.0-Perl",
@@ -49,7 +48,7 @@ _DEBIAN_NAMES = {
     "zlib": "Zlib",
 }
 _GNU = re.compile(r"(GPL|LGPL|AGPL|GFDL)(?:-(\d(?:\.\d)?))?(\+|-only|-or-later)?", re.IGNORECASE)
-# Classifiers that stand for exactly one licence; `BSD License`, for example, stands for several.
+# Classifiers that mean exactly one licence; `BSD License`, for example, may mean several.
 _CLASSIFIERS = {
     "Apache Software License": "Apache-2.0",
     "Boost Software License 1.0 (BSL-1.0)": "BSL-1.0",
@@ -69,11 +68,11 @@ _CLASSIFIERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Licence:
-    """An SPDX expression, empty where nothing is known; `own` names what the licence list has no id for.
+    """An SPDX expression, empty if unknown; `own` has the licences without an SPDX id.
 
     Attributes:
-        expression: with `LicenseRef-...` for licences that SPDX does not list.
-        own: each of those, and the name that the package gives it, sorted.
+        expression: uses `LicenseRef-...` for licences that SPDX does not list.
+        own: each such reference, and the name that the package uses for the licence, sorted.
 
     """
 
@@ -85,12 +84,12 @@ UNKNOWN = Licence()
 
 
 def of_debs(image: ImageRecord, store: Store, count: int) -> Mapping[str, Licence]:
-    """Read the copyright files in an image: licence by package name, packages without a clear one left out.
+    """Read the copyright files in an image: licence by package name, without unclear ones.
 
     Args:
-        image: whose layers to read.
-        store: that has them.
-        count: how many layers, from the lowest on, hold Debian packages.
+        image: the image to read.
+        store: has its layers.
+        count: number of layers with Debian packages, from the lowest.
 
     Raises:
         StoreError: a layer cannot be read.
@@ -106,7 +105,7 @@ def of_debs(image: ImageRecord, store: Store, count: int) -> Mapping[str, Licenc
         if found[2] and member.is_file and member.size <= _LIMIT:
             texts[found[1]] = content.read().decode(errors="replace")
         elif member.is_symlink:
-            # The folder, or the file in it, may be a link to those of a package of the same source.
+            # The folder or the file may be a link to that of another package of the same source.
             links[found[1]] = member.link.removesuffix("/copyright").rpartition("/")[2]
     licences = {name: of_copyright(text) for name, text in texts.items()}
     for name in links:
@@ -118,9 +117,9 @@ def of_debs(image: ImageRecord, store: Store, count: int) -> Mapping[str, Licenc
 
 
 def of_wheels(image: ImageRecord, lock: Lock, store: Store) -> Mapping[str, Licence]:
-    """Read the wheels' metadata: licence by distribution name, those without a clear one left out.
+    """Read the wheels' metadata: licence by distribution name, without those whose licence is unclear.
 
-    It is taken from the wheels in the store, and from the image's layers where a wheel was pruned.
+    Reads the wheels in the store, or the image's layer if a wheel was pruned.
 
     Raises:
         StoreError: a layer cannot be read.
@@ -141,7 +140,7 @@ def of_wheels(image: ImageRecord, lock: Lock, store: Store) -> Mapping[str, Lice
 
 
 def of_copyright(text: str) -> Licence:
-    """Join the licences of all files that a copyright file tells apart; unknown where it is free text."""
+    """Combine the licences of all files in a copyright file; unknown if it is free text."""
     if not _FORMAT.search(text[:4000]):
         return UNKNOWN
     names = []
@@ -154,7 +153,7 @@ def of_copyright(text: str) -> Licence:
 
 
 def of_metadata(text: str) -> Licence:
-    """Read the licence that a wheel's METADATA names; unknown where it names none, or several unclearly."""
+    """Read the licence in a wheel's METADATA; unknown if it has none, or several unclear ones."""
     message: Message = HeaderParser().parsestr(text)
     stated = str(message.get("License-Expression", "")).strip()
     if stated:
@@ -173,12 +172,12 @@ def of_metadata(text: str) -> Licence:
 
 
 def _stated(expression: str) -> Licence:
-    """Take an expression of a wheel; references in it are the wheel's own names for its licences."""
+    """Convert a wheel's expression; its references are the wheel's own names for licences."""
     return _checked(expression, {reference: reference for reference in _REFERENCE.findall(expression)})
 
 
 def _debian(name: str) -> Licence:
-    """Translate a synopsis: `GPL-2+ or Artistic, and BSD-3-clause`; a comma binds looser than the rest."""
+    """Translate a synopsis, such as `GPL-2+ or Artistic, and BSD-3-clause`; a comma binds least."""
     own: dict[str, str] = {}
     groups: list[tuple[str, str]] = []
     parts = re.split(r",\s*", name)
@@ -198,7 +197,7 @@ def _debian_id(name: str, own: dict[str, str]) -> str:
     gnu = _GNU.fullmatch(name)
     if gnu and gnu[2]:
         version = gnu[2] if "." in gnu[2] else f"{gnu[2]}.0"
-        # The FDL's ids have no patch level of their own, but the same endings.
+        # Ids of the FDL have no patch level, but the same endings.
         later = "-or-later" if gnu[3] in {"+", "-or-later"} else "-only"
         candidate = f"{gnu[1].upper()}-{version}{later}"
     else:
@@ -215,12 +214,12 @@ def _reference(origin: str, name: str) -> str:
 
 
 def _checked(expression: str, own: Mapping[str, str]) -> Licence:
-    """Hold an expression to SPDX's grammar and list; unknown where it does not hold."""
+    """Check an expression against SPDX's grammar and list; unknown if it is invalid."""
     try:
         text = str(canonicalize_license_expression(expression))
     except (InvalidLicenseExpression, RecursionError):
         return UNKNOWN
-    # An expression may use references that nobody explained; then it says nothing.
+    # An expression with unexplained references says nothing.
     used = set(_REFERENCE.findall(text))
     if not used <= set(own):
         return UNKNOWN
@@ -228,7 +227,7 @@ def _checked(expression: str, own: Mapping[str, str]) -> Licence:
 
 
 def _joined(licences: Iterable[Licence]) -> Licence:
-    """Say that all of them hold; unknown as soon as one is."""
+    """Combine licences that all apply; unknown if one of them is."""
     parts = tuple(licences)
     if not parts or len(parts) > _MOST_LICENCES or not all(part.expression for part in parts):
         return UNKNOWN
@@ -249,7 +248,7 @@ def _metadata_of(path: Path) -> str | None:
                     and wheel.getinfo(name).file_size <= _LIMIT
                 ):
                     return wheel.read(name).decode(errors="replace")
-    # zipfile raises all of these for a wheel that is none.
+    # zipfile raises all of these for a damaged wheel.
     except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error):
         return None
     return None

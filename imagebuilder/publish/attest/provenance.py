@@ -1,7 +1,7 @@
-"""Where an image came from: SLSA provenance 1.0 in an in-toto statement 1.0. Pure.
+"""Provenance of an image: SLSA provenance 1.0 in an in-toto statement 1.0. Pure.
 
 https://slsa.dev/spec/v1.0/provenance and https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md.
-Neither the time nor the machine of the build is in it: the same recipe and lock give the same statement.
+It has neither the time nor the machine of the build, so the same recipe and lock give the same statement.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ RECIPE, LOCK = "recipe.yaml", "recipe.lock"
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a statement says.
+    """The content of a statement.
 
     Attributes:
-        image: which it is about.
+        image: the subject.
         plan, lock: what the image was made from.
         source: recipe and lock as text.
-        records: the layers of the plan as the store has them, in its order.
-        waivers: gates that were waived when the image was pushed, by name.
-        byproducts: name and bytes of the other documents that go with the image.
+        records: the layers of the plan in the store, in order.
+        waivers: names of the gates that were waived when the image was pushed.
+        byproducts: name and bytes of the other documents of the image.
 
     """
 
@@ -51,12 +51,12 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a statement that somebody published says, as far as it is checked.
+    """The checked parts of a published statement, which is untrusted.
 
     Attributes:
         subject: digest of the image's manifest.
         tool: version of imagebuilder.
-        engine: that made the layers.
+        engine: the engine that made the layers.
         recipe, lock: hex sha256 of both files.
         layers: the lowest first.
         waivers: gates that were waived.
@@ -76,7 +76,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedLayer:
-    """A layer as a statement has it: `key` is the plan's, the digests are the blob's and the tar's."""
+    """A layer in a statement: its key in the plan, the digest of the blob, and that of the tar (diffID)."""
 
     title: str
     component: str
@@ -86,17 +86,17 @@ class ClaimedLayer:
 
 
 def statement(origin: Origin) -> bytes:
-    """Write the statement.
+    """Make the statement.
 
     Raises:
-        StoreError: the image's layers are not those that this version makes of recipe and lock.
+        StoreError: this version makes other layers from recipe and lock.
 
     """
     image, lock = origin.image, origin.lock
     if origin.records != tuple(layer.record for layer in image.layers):
         raise StoreError(
-            f"the layers of {image.name} are not those that its recipe and lock stand for",
-            hint="it was built by another version of imagebuilder: build it again, and push then",
+            f"the layers of {image.name} are not those that its recipe and lock give",
+            hint="another version of imagebuilder built it: build it again, then push",
         )
     predicate = {
         "buildDefinition": {
@@ -112,7 +112,7 @@ def statement(origin: Origin) -> bytes:
                 _file(RECIPE, origin.source.recipe.encode()),
                 _file(LOCK, origin.source.lock.encode()),
                 *_base(lock),
-                # With what is there only while a component is compiled.
+                # With the packages that are needed only to compile a component.
                 *(
                     {"name": file.name, "uri": purl(file, lock.base), "digest": {"sha256": file.sha256}}
                     for file in lock.files
@@ -141,10 +141,10 @@ def statement(origin: Origin) -> bytes:
 
 
 def read(document: Mapping[str, Any]) -> Claim:
-    """Read a statement that somebody published.
+    """Parse a published statement, which is untrusted.
 
     Raises:
-        ValueError: it is not one that this tool writes.
+        ValueError: it is not a statement by imagebuilder.
 
     """
     try:
@@ -175,7 +175,7 @@ def read(document: Mapping[str, Any]) -> Claim:
             byproducts={str(row["name"]): _sha256(row) for row in rows if "annotations" not in row},
         )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"lacks what a statement of ours has: {error}") from None
+        raise ValueError(f"lacks a field of imagebuilder's statements: {error}") from None
 
 
 def _base(lock: Lock) -> list[dict[str, Any]]:

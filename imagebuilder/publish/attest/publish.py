@@ -1,4 +1,4 @@
-"""Attaching documents and signatures to an image in a registry."""
+"""Attach documents and signatures to an image in a registry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Attached:
-    """What was attached: kind and digest of each artefact, and how many signatures were made."""
+    """What was attached: kind and digest of each artefact, and the number of new signatures."""
 
     artefacts: tuple[tuple[str, str], ...]
     signed: int
@@ -29,15 +29,15 @@ def attach(
     documents: tuple[ImageDocument, ...],
     key: EllipticCurvePrivateKey | None = None,
 ) -> Attached:
-    """Attach documents to an image, and sign the image and each of them; the provenance as cosign does, too.
+    """Attach documents to an image, and sign the image, each document, and the provenance as an attestation.
 
-    A push does this before any tag stands for the image: whoever finds the tag finds the signature too.
+    A push does this before it sets tags, so an image that is found by its tag has its signature.
     Attaching the same documents again changes nothing.
 
     Args:
-        client: of the repository, signed in to push.
+        client: for the repository, signed in to push.
         subject: the image's manifest.
-        documents: what to attach; each is signed on its own, for whoever may push may attach.
+        documents: what to attach. Each is signed separately, because anybody who may push can attach others.
         key: to sign with; None for no signatures.
 
     Raises:
@@ -51,7 +51,7 @@ def attach(
             if document.kind == PROVENANCE:
                 statement = document.files[PROVENANCE.files[0][0]]
                 signed += envelope.attest(client, subject.digest, statement, key)
-        # The image last: who sees its signature finds the documents signed.
+        # The image last: once its signature exists, those of its documents do too.
         signed += sum(signature.sign(client, digest, key) for digest in (*digests, subject.digest))
     kinds = (document.kind.name for document in documents)
     return Attached(artefacts=tuple(zip(kinds, digests, strict=True)), signed=signed)

@@ -1,4 +1,4 @@
-"""An image in a registry and what is attached to it, read and held to digests; nothing is judged here."""
+"""Read an image in a registry and what is attached to it. Checks digests and nothing else."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# More artefacts than that are nobody's; each costs a few requests.
+# No honest image has more artefacts, and each costs a few requests.
 _MOST = 200
-# All documents together are held in memory; a set of ours has two megabytes.
+# All documents are held in memory; imagebuilder's take two megabytes together.
 _MOST_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
-    """One of our documents, as attached: its files by name; `signed` with the given key, or at all."""
+    """An attached document of imagebuilder: its files by name; `signed` with the given key, or with any."""
 
     kind: DocumentKind
     digest: str
@@ -40,7 +40,7 @@ class Attachment:
 
     @property
     def data(self) -> bytes:
-        """The bytes of its first file; most kinds have no other."""
+        """The bytes of its first file; most kinds have only one."""
         return self.files[self.kind.files[0][0]]
 
 
@@ -49,14 +49,14 @@ class Published:
     """An image in a registry.
 
     Attributes:
-        reference: as it was asked for.
+        reference: the name that it was requested by.
         digest, size: of its manifest, and bytes of manifest, config and layers.
         manifest, config: both documents.
-        attachments: what imagebuilder attached, in the registry's order.
-        others: types of what others attached.
-        signed: whether the image has a signature: of the given key, without one any.
-        signed_for: the repositories that the given key has signed it for; none without a key.
-        statements: those in envelopes that the given key has signed; none without a key.
+        attachments: documents of imagebuilder, in the registry's order.
+        others: artifact types of what other tools attached.
+        signed: whether the image has a signature with the given key, or without a key, any signature.
+        signed_for: repositories that the given key has signed it for; empty without a key.
+        statements: statements in envelopes that the given key has signed; empty without a key.
 
     """
 
@@ -73,7 +73,7 @@ class Published:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels in its config; empty where it has none."""
+        """The labels in its config; empty if it has none."""
         run = self.config.get("config")
         found = run.get("Labels") if isinstance(run, dict) else None
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
@@ -85,19 +85,19 @@ class Published:
 
     @property
     def platform(self) -> str:
-        """What it is for, as its config says: `linux/arm64`."""
+        """Its platform according to its config, such as `linux/arm64`."""
         return f"{self.config.get('os', '')}/{self.config.get('architecture', '')}"
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
-        """The digests of its layers' tars, as its config has them."""
+        """The digests of its layers' tars (diffIDs), according to its config."""
         rootfs = self.config.get("rootfs")
         found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
         return tuple(str(item) for item in found) if isinstance(found, list) else ()
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """What made each layer, in its own words: one line a layer, empty where the history does not say."""
+        """The history entry of each layer; empty where the history has none."""
         history = self.config.get("history")
         rows = [row for row in history if isinstance(row, dict)] if isinstance(history, list) else []
         made = [str(row.get("created_by", "")) for row in rows if not row.get("empty_layer")]
@@ -106,7 +106,7 @@ class Published:
 
 
 def open_image(text: str, options: Options) -> Client:
-    """Make a client for an image's name that has a tag or a digest.
+    """Return a client for an image's name, which needs a tag or a digest.
 
     Raises:
         InputError: it is not such a name.
@@ -121,15 +121,15 @@ def open_image(text: str, options: Options) -> Client:
 
 
 def read(client: Client, key: EllipticCurvePublicKey | None = None, signed_for: str = "") -> Published:
-    """Read an image, and all of ours that is attached to it.
+    """Read an image, and the documents of imagebuilder that are attached to it.
 
     Args:
-        client: of the image.
-        key: whose signatures count; None for anybody's.
-        signed_for: the repository that signatures have to name; empty for the one that is read.
+        client: for the image.
+        key: only its signatures count; None for any key.
+        signed_for: the repository that signatures must name; empty for the image's own.
 
     Raises:
-        RegistryError: there is no such image, it is damaged, or the registry cannot be read.
+        RegistryError: the registry does not have the image or cannot be read, or the image is damaged.
 
     """
     reference = client.reference
@@ -142,8 +142,8 @@ def read(client: Client, key: EllipticCurvePublicKey | None = None, signed_for: 
         try:
             found = _attachment(client, entry, raw.digest, signed, _MOST_BYTES - held)
         except RegistryError as error:
-            # Anybody who may push may attach rubbish; it must not keep what is good from being read.
-            log.warning("%s: %s is attached and cannot be read: %s", where, entry.digest, error)
+            # Everybody who may push may attach garbage, which must not prevent reading the rest.
+            log.warning("%s: the attached %s cannot be read: %s", where, entry.digest, error)
             found = "(cannot be read)"
         if isinstance(found, Attachment):
             ours.append(found)
@@ -165,8 +165,8 @@ def read(client: Client, key: EllipticCurvePublicKey | None = None, signed_for: 
 
 
 def tags_of(client: Client, digest: str, most: int = 100) -> tuple[str, ...]:
-    """Name the tags that stand for an image; of a repository with very many, only the last are looked at."""
-    # Those of signatures and lists of artefacts are nobody's to pull.
+    """Return the tags that point to an image; in a repository with very many, only the last are checked."""
+    # Tags for signatures and lists of artefacts are not images.
     names = [tag for tag in reader.tags(client) if not tag.startswith("sha256-")]
     looked_at = {*names[-most:], client.reference.tag} - {""}
     return tuple(sorted(tag for tag in looked_at if client.head_manifest(tag) == digest))
@@ -175,24 +175,24 @@ def tags_of(client: Client, digest: str, most: int = 100) -> tuple[str, ...]:
 def _attachment(
     client: Client, entry: Descriptor, subject: str, signed: Callable[[str], bool], room: int
 ) -> Attachment | str:
-    """Read one artefact: ours with its files, for others' its type, "" for what belongs to another image."""
+    """Read an artefact: one of imagebuilder with its files, of others the type, "" if of another image."""
     _, manifest = reader.image_manifest(client, entry.digest)
     if manifest.subject is None or manifest.subject.digest != subject:
         return ""
-    # Before image-spec 1.1 the config's type was the artefact's.
+    # Before image-spec 1.1, the media type of the config was the artifact type.
     artifact_type = manifest.artifact_type or manifest.config.media_type
     kind = kind_of(artifact_type, manifest.annotations)
     if kind is None:
         return artifact_type
     if sum(layer.size for layer in manifest.layers) > room:
-        raise RegistryError("is more than is read of one image's documents", where=entry.digest)
+        raise RegistryError("the documents of the image are too large", where=entry.digest)
     files = {}
     for layer in manifest.layers:
         name = layer.annotations.get(label_names.TITLE, "")
         if name in dict(kind.files):
             files[name] = reader.blob(client, layer)
     if files.keys() != dict(kind.files).keys():
-        raise RegistryError(f"lacks a file of its kind ({kind.name})", where=entry.digest)
+        raise RegistryError(f"lacks a file that a document of the kind {kind.name} has", where=entry.digest)
     return Attachment(
         kind=kind,
         digest=entry.digest,

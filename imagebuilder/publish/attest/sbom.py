@@ -2,7 +2,7 @@
 
 https://spdx.github.io/spdx-spec/v2.3/ and https://cyclonedx.org/docs/1.6/json/. Packages are named by purls
 (https://github.com/package-url/purl-spec). The same image gives the same bytes: ids come from its digest, and
-the time is the given one.
+the time is an argument.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from imagebuilder.lock.model import Deb, Installed, Lock, Source, Wheel
 from imagebuilder.publish.attest.licences import UNKNOWN, Licence
 
 _NONE = "NOASSERTION"
-# What stands beside a package that a base from a registry holds, in place of a file and its hash.
+# The comment on a package of a base from a registry, which has no file and no hash.
 _BELOW = "component base"
 _PURPOSES = {"deb": "INSTALL", "wheel": "LIBRARY", "source": "SOURCE"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """What a bill of materials says.
+    """The content of a bill of materials.
 
     Attributes:
-        name, digest: of the image; the digest is its manifest's.
-        tag: its own.
-        lock: which packages are in it.
-        debs, wheels: licences by package name; what is missing there is not known.
-        created: seconds since 1970, the time that the document claims.
+        name, digest, tag: of the image; the digest is its manifest's.
+        lock: the packages in it.
+        debs, wheels: licences by package name; the others are unknown.
+        created: the time in the document, in seconds since 1970.
 
     """
 
@@ -143,7 +142,7 @@ def cyclonedx(material: Material) -> bytes:
 
 
 def purl(file: Deb | Wheel | Source, base: str) -> str:
-    """Name a file of a lock."""
+    """Return the purl of a file in a lock."""
     match file:
         case Deb():
             return deb_purl(file, base)
@@ -154,19 +153,19 @@ def purl(file: Deb | Wheel | Source, base: str) -> str:
 
 
 def deb_purl(deb: Deb | Installed, base: str) -> str:
-    """Name a Debian package: `pkg:deb/debian/zlib1g@1:1.3?arch=amd64&distro=trixie`."""
+    """Return the purl of a Debian package: `pkg:deb/debian/zlib1g@1:1.3?arch=amd64&distro=trixie`."""
     distribution, _, suite = base.partition(":")
     qualifiers = {"arch": deb.architecture, "distro": suite}
     return PackageURL("deb", distribution, deb.name, deb.version, qualifiers).to_string()
 
 
 def wheel_purl(wheel: Wheel) -> str:
-    """Name a wheel: `pkg:pypi/torch@2.10.0`."""
+    """Return the purl of a wheel: `pkg:pypi/torch@2.10.0`."""
     return PackageURL("pypi", None, wheel.name, wheel.version).to_string()
 
 
 def source_purl(source: Source, base: str) -> str:
-    """Name what a component was compiled from: a Debian source package, or a Python distribution."""
+    """Return the purl of a compiled component's source: a Debian source package, or a Python distribution."""
     if not source.path:
         qualifiers = {"file_name": source.file}
         return PackageURL("pypi", None, source.name, source.version, qualifiers).to_string()
@@ -175,7 +174,7 @@ def source_purl(source: Source, base: str) -> str:
 
 
 def image_purl(name: str, digest: str, tag: str = "") -> str:
-    """Name an image by the last part of its path: `pkg:oci/cuda@sha256:0123...?tag=12.8`."""
+    """Return the purl of an image, by the last part of its path: `pkg:oci/cuda@sha256:0123...?tag=12.8`."""
     return PackageURL("oci", None, name, digest, {"tag": tag}).to_string()
 
 
@@ -183,7 +182,7 @@ def contents(document: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
     """Read purl and hex sha256 of every package from a document of either format.
 
     Raises:
-        ValueError: it is neither, or a package has no purl.
+        ValueError: it has neither format, or a package has no purl.
 
     """
     try:
@@ -206,11 +205,11 @@ def contents(document: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
             if part.get("primaryPackagePurpose") != "CONTAINER"
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"is not a bill of materials of ours: {error}") from None
+        raise ValueError(f"is not a bill of materials by imagebuilder: {error}") from None
 
 
 def subject(document: Mapping[str, Any]) -> str:
-    """Read the digest of the image that a document of either format is about; "" where it names none."""
+    """Read the digest of the image that a document of either format describes; "" if it has none."""
     try:
         if document.get("bomFormat") == "CycloneDX":
             return "sha256:" + _only(document["metadata"]["component"]["hashes"], "alg", "SHA-256", "content")
@@ -221,7 +220,7 @@ def subject(document: Mapping[str, Any]) -> str:
 
 
 def expected(lock: Lock) -> frozenset[tuple[str, str]]:
-    """Name what a bill of materials of a lock has to hold, as `contents` does."""
+    """Return what the bill of materials of a lock must contain, in the form of `contents`."""
     debs = ((deb_purl(deb, lock.base), getattr(deb, "sha256", "")) for deb in lock.installed)
     wheels = ((wheel_purl(wheel), wheel.sha256) for wheel in lock.wheels)
     sources = ((source_purl(source, lock.base), source.sha256) for source in lock.sources)
@@ -236,7 +235,7 @@ def _packages(material: Material) -> Iterator[_Package]:
             kind="deb",
             name=deb.name,
             version=deb.version,
-            # Of a package that the base holds nobody kept the file.
+            # The file of a package in the base is not known.
             file=added.path.rpartition("/")[2] if added else "",
             sha256=added.sha256 if added else "",
             size=added.size if added else 0,
@@ -294,7 +293,7 @@ def _spdx_file(package: _Package) -> dict[str, Any]:
 
 
 def _unsaid(licence: Licence) -> dict[str, Any]:
-    """Give the fields in which SPDX wants it said that nothing is claimed; a lock names no places."""
+    """Return the fields that SPDX requires and that have no value here, as a lock has no URLs."""
     return {
         "downloadLocation": _NONE,
         "filesAnalyzed": False,
@@ -324,7 +323,7 @@ def _cyclonedx_component(package: _Package) -> dict[str, Any]:
 
 
 def _spdx_id(package: _Package) -> str:
-    # Letters, digits, `.` and `-` only; the hash tells apart what that makes alike (`g++` and `g--`).
+    # Only letters, digits, `.` and `-`; the hash distinguishes names that become equal (`g++` and `g--`).
     unique = package.sha256 or hashlib.sha256(package.purl.encode()).hexdigest()
     return f"SPDXRef-{package.kind}-{re.sub(r'[^A-Za-z0-9.-]', '-', package.name)}-{unique[:12]}"
 
@@ -339,9 +338,7 @@ def _explained(reference: str, name: str) -> str:
             f"The licence that Debian's copyright files call `{name}`. "
             "Its text is in the image, in /usr/share/doc/*/copyright of the packages that declare it."
         )
-    return (
-        f"The licence that the wheels' metadata call `{name}`. Its text, where there is one, is in the image."
-    )
+    return f"The licence that the wheels' metadata call `{name}`. Its text, if there is one, is in the image."
 
 
 def _uuid(material: Material) -> uuid.UUID:
@@ -353,7 +350,7 @@ def _time(material: Material) -> str:
 
 
 def _is_below(part: Any) -> bool:
-    """Tell a package that the base holds, of whose file nothing is known."""
+    """Return True for a package of the base, whose file is unknown."""
     return "hashes" not in part and {"name": "imagebuilder:component", "value": "base"} in part["properties"]
 
 

@@ -1,8 +1,8 @@
-"""Signatures as cosign writes and reads them: a signed document about a digest, under a tag of its own.
+"""Signatures as cosign writes and reads them: a signed document about a digest, under a separate tag.
 
 https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md. The tag is `sha256-<hex>.sig`; each
-layer of the manifest under it is one signed document, its signature an annotation of that layer. Only keys:
-no certificates, no transparency log, so nothing outside the registry is asked.
+layer of that tag's manifest is one signed document, with its signature as an annotation. Only keys are
+supported, no certificates and no transparency log, so no other service is needed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ PAYLOAD_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
 ANNOTATION = "dev.cosignproject.cosign/signature"
 _CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 _KIND = "cosign container image signature"
-# Each may be megabytes to read: more signatures of one image than this is somebody's trap.
+# Each may be megabytes to read: more signatures of one image than this can only be an attack.
 _MOST = 64
 _LARGEST = 1 << 20
-# How cosign writes Docker Hub.
+# cosign's name for Docker Hub.
 _HUBS = frozenset({"index.docker.io", "registry-1.docker.io"})
 
 
 def tag_of(digest: str) -> str:
-    """Name the tag under which the signatures of a manifest stand."""
+    """Return the tag for the signatures of a manifest."""
     return f"{reader.fallback_tag(digest)}.sig"
 
 
 def payload(repository: str, digest: str) -> bytes:
-    """Write what is signed: that this digest, in this repository, is meant."""
+    """Return the document to sign: this digest, in this repository."""
     return documents.dumps(
         {
             "critical": {
@@ -55,9 +55,9 @@ def payload(repository: str, digest: str) -> bytes:
 
 
 def sign(client: Client, digest: str, key: EllipticCurvePrivateKey) -> bool:
-    """Sign a manifest in its repository, and push the signature beside those of others.
+    """Sign a manifest in its repository, and push the signature beside existing ones.
 
-    Returns False when this key has signed it for this repository already.
+    Returns False if this key has already signed it for this repository.
 
     Raises:
         RegistryError: the registry refused, broke or cannot be reached.
@@ -79,7 +79,7 @@ def sign(client: Client, digest: str, key: EllipticCurvePrivateKey) -> bool:
 
 
 def add(client: Client, tag: str, part: artefacts.Part) -> None:
-    """Put one more document under a tag, as cosign keeps them: each a layer of what looks like an image.
+    """Add a document under a tag as cosign does: as another layer of an image manifest.
 
     Raises:
         RegistryError: the registry refused, broke or cannot be reached.
@@ -95,10 +95,10 @@ def add(client: Client, tag: str, part: artefacts.Part) -> None:
 
 
 def layers(client: Client, tag: str) -> tuple[Descriptor, ...]:
-    """Read what stands under a tag of cosign's; nothing where there is no such tag.
+    """Read the manifest under a tag of cosign; empty if there is no such tag.
 
     Raises:
-        RegistryError: something else stands there.
+        RegistryError: the tag holds something else.
 
     """
     found = reader.find_manifest(client, tag)
@@ -108,17 +108,17 @@ def layers(client: Client, tag: str) -> tuple[Descriptor, ...]:
 
 
 def is_signed(client: Client, digest: str, key: EllipticCurvePublicKey | None, signed_for: str = "") -> bool:
-    """Whether a manifest has a signature of this key; without a key, whether it has any at all.
+    """Return True if a manifest is signed with this key; without a key, with any key.
 
     Args:
-        client: of the repository.
+        client: for the repository.
         digest: of the manifest.
-        key: that must have signed it.
-        signed_for: the repository that the signature has to name; empty for the client's own. Without this
-            rule, whoever may push could put an image of another repository in the place of this one's.
+        key: the key that must have signed it.
+        signed_for: the repository that the signature must name; empty for the client's own. Otherwise anyone
+            who may push could replace this image with one of another repository.
 
     Raises:
-        RegistryError: what stands under the tag of the signatures is none.
+        RegistryError: the tag for signatures holds something else.
 
     """
     if key is None:
@@ -127,10 +127,10 @@ def is_signed(client: Client, digest: str, key: EllipticCurvePublicKey | None, s
 
 
 def repositories(client: Client, digest: str, key: EllipticCurvePublicKey | None) -> tuple[str, ...]:
-    """Name the repositories that this key has signed a manifest for; none without a key.
+    """Return the repositories that this key has signed a manifest for; empty without a key.
 
     Raises:
-        RegistryError: what stands under the tag of the signatures is none.
+        RegistryError: the tag for signatures holds something else.
 
     """
     return tuple(dict.fromkeys(_repositories(client, digest, key))) if key else ()
@@ -144,7 +144,7 @@ def _repositories(client: Client, digest: str, key: EllipticCurvePublicKey) -> I
 
 
 def _signed_for(client: Client, layer: Descriptor, digest: str, key: EllipticCurvePublicKey) -> str | None:
-    """Read which repository a signature is for; None where it is not this key's about this very digest."""
+    """Return the repository in a signature; None if it is not by this key or about another digest."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -162,12 +162,12 @@ def _signed_for(client: Client, layer: Descriptor, digest: str, key: EllipticCur
     except (InvalidSignature, binascii.Error, ValueError, KeyError, TypeError, RecursionError):
         return None
     except RegistryError:
-        # The document is gone from the registry, or is not what its digest says: as good as no signature.
+        # The document is missing in the registry or does not match its digest: ignore it.
         return None
 
 
 def _repository(text: object) -> str:
-    """Name a repository as we do; other tools write a tag behind it, or another name of Docker Hub."""
+    """Normalise a repository; other tools append a tag, or use another name for Docker Hub."""
     try:
         found = parse(str(text))
     except InputError:

@@ -1,6 +1,6 @@
 """Signing keys: ECDSA on P-256, as `cosign generate-key-pair` writes them, or plain PKCS#8.
 
-cosign's private keys are PKCS#8 in a NaCl secret box, locked by scrypt; the box is JSON in a PEM block:
+cosign's private keys are PKCS#8 in a NaCl secret box with a scrypt key; the box is JSON in a PEM block:
 https://github.com/secure-systems-lab/go-securesystemslib/tree/main/encrypted.
 """
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
 Password = Callable[[], str]
-"""Gives the password of a key; asked only where there is one."""
+"""Returns the password of a key; called only if the key has one."""
 
-# The second is how cosign wrote them before version 2.
+# The second label is that of cosign before version 2.
 _BOXES = ("ENCRYPTED SIGSTORE PRIVATE KEY", "ENCRYPTED COSIGN PRIVATE KEY")
 _LIMIT = 65_536
-# cosign uses 2^15 or 2^16; more than this is memory for nothing, or somebody's trap.
+# cosign uses 2^15 or 2^16; a larger value can only be an attack that wastes memory.
 _MOST_SCRYPT_BYTES = 1 << 29
 
 
@@ -34,7 +34,7 @@ def load_private(path: Path, password: Password) -> EllipticCurvePrivateKey:
     """Read a private key.
 
     Raises:
-        InputError: it is not one, not on P-256, or the password is wrong.
+        InputError: it is not a private key on P-256, or the password is wrong.
         EnvironmentFault: the libraries for signing are not installed.
 
     """
@@ -53,7 +53,7 @@ def load_private(path: Path, password: Password) -> EllipticCurvePrivateKey:
             key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError(
-            "is not a private key that can be read, or the password is wrong",
+            "is not a readable private key, or the password is wrong",
             where=str(path),
             hint="make one with: cosign generate-key-pair",
         ) from None
@@ -68,7 +68,7 @@ def load_public(path: Path) -> EllipticCurvePublicKey:
     """Read a public key.
 
     Raises:
-        InputError: it is not one, or not on P-256.
+        InputError: it is not a public key on P-256.
         EnvironmentFault: the libraries for signing are not installed.
 
     """
@@ -108,7 +108,7 @@ def _read(path: Path) -> bytes:
 
 
 def _opened(pem: bytes, path: Path, password: Password) -> bytes:
-    """Open cosign's box: the PKCS#8 key in it."""
+    """Decrypt cosign's box; returns the PKCS#8 key in it."""
     from nacl.exceptions import CryptoError
     from nacl.secret import SecretBox
 
@@ -121,14 +121,14 @@ def _opened(pem: bytes, path: Path, password: Password) -> bytes:
         sealed = base64.b64decode(box["cipher"]["nonce"]) + base64.b64decode(box["ciphertext"])
         ciphers = (box["kdf"]["name"], box["cipher"]["name"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise InputError("is damaged: it is not a key as cosign writes it", where=str(path)) from None
+        raise InputError("is damaged: it is not a key in cosign's format", where=str(path)) from None
     if ciphers != ("scrypt", "nacl/secretbox"):
         raise InputError(
-            f"is locked in another way than cosign's: {printable(str(ciphers))}", where=str(path)
+            f"is encrypted in a way that cosign does not use: {printable(str(ciphers))}", where=str(path)
         )
     needed = 128 * block * (cost + lanes)
     if not 0 < needed <= _MOST_SCRYPT_BYTES or lanes > 16:
-        raise InputError("asks for more memory than any honest key", where=str(path))
+        raise InputError("needs more memory to decrypt than a valid key", where=str(path))
     try:
         secret = hashlib.scrypt(
             password().encode(), salt=salt, n=cost, r=block, p=lanes, maxmem=2 * needed + (1 << 20), dklen=32
@@ -138,5 +138,5 @@ def _opened(pem: bytes, path: Path, password: Password) -> bytes:
         raise InputError(
             "the password is wrong, or the key is damaged",
             where=str(path),
-            hint="COSIGN_PASSWORD holds the password where nobody can be asked",
+            hint="without a terminal, set COSIGN_PASSWORD",
         ) from None

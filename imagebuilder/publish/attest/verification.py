@@ -1,7 +1,7 @@
-"""Checking a published image: is everything there, about this very image, signed, and of one mind?
+"""Check a published image: its documents exist, are about this image, are signed, and agree with each other.
 
-What a check can say is in its words: digests bind the documents to the image, a signature binds them to a
-key, and only making the image again (rebuild.py) shows that recipe and lock really give these bytes.
+Digests bind the documents to the image, and a signature binds them to a key. But only building the image
+again (rebuild.py) shows that recipe and lock really give these bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCheck:
-    """One thing that was looked at, and what came of it."""
+    """One check and its result."""
 
     name: str
     status: Status
@@ -44,13 +44,13 @@ class VerifyCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What came of all checks.
+    """The results of all checks.
 
     Attributes:
         reference, digest: of the image.
-        checks: in the order in which they are best read.
+        checks: in the order to show them.
         waivers: gates that were waived when the image was pushed.
-        source: recipe and lock as attached; None where there are none to be trusted.
+        source: recipe and lock as attached; None if none can be trusted.
 
     """
 
@@ -68,13 +68,13 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyTask:
-    """What to check an image against.
+    """An image to verify, and what to verify it against.
 
     Attributes:
         published: the image as read, with the key if there is one.
-        keyed: whether signatures count: then a document without one is as good as none.
-        own: a recipe and lock that the image has to be made from; None for those attached to it.
-        store: whose layers the image's are compared with, where it has made the same.
+        keyed: whether signatures count: then documents without one are ignored.
+        own: a recipe and lock that the image must be made from; None for the attached ones.
+        store: its layers are compared with the image's, if this host made the same ones.
 
     """
 
@@ -85,11 +85,11 @@ class VerifyTask:
 
 
 class _RefusedError(Exception):
-    """A document is not what it should be; says why."""
+    """A document is wrong; the message says why."""
 
 
 def verify(task: VerifyTask, client: Client) -> Verification:
-    """Check an image. What is wrong with it is in the answer, never raised.
+    """Verify an image. Failed checks are in the result; they raise nothing.
 
     Raises:
         RegistryError: the registry cannot be reached.
@@ -127,7 +127,7 @@ def verify(task: VerifyTask, client: Client) -> Verification:
 def _only(
     task: VerifyTask, kind: DocumentKind, look: Callable[[Attachment], tuple[_Found, str]]
 ) -> tuple[_Found | None, VerifyCheck]:
-    """Find the first document of a kind that is right: anybody may attach another one that is not."""
+    """Return the first valid document of a kind. Invalid ones may be attached by anybody who may push."""
     for found, detail in _good(task, kind, look):
         if found is not None:
             return found, VerifyCheck(name=kind.name, status="passed", detail=detail)
@@ -138,7 +138,7 @@ def _only(
 def _good(
     task: VerifyTask, kind: DocumentKind, look: Callable[[Attachment], tuple[_Found, str]]
 ) -> Iterator[tuple[_Found | None, str]]:
-    """Give what is right among the documents of a kind; or, when nothing is, why not."""
+    """Return the valid documents of a kind; or, if there are none, the reason."""
     there = [found for found in task.published.attachments if found.kind == kind]
     counted = [found for found in there if found.signed or not task.keyed]
     reasons = []
@@ -154,12 +154,12 @@ def _good(
 
 
 def signature_check(*, signed: bool, signed_for: tuple[str, ...], keyed: bool) -> VerifyCheck:
-    """Say what came of the signature of an image, or of an index.
+    """Check the signature of an image or of an index.
 
     Args:
-        signed: there is a signature that counts.
+        signed: there is a valid signature.
         signed_for: the repositories that the key has signed it for.
-        keyed: whether the signature has to be of a given key.
+        keyed: whether the signature must be of a given key.
 
     """
     name = "signature"
@@ -171,7 +171,7 @@ def signature_check(*, signed: bool, signed_for: tuple[str, ...], keyed: bool) -
     detail = "there is none of this key"
     if signed_for:
         detail = f"this key signed it for {' and '.join(signed_for)}, not for the repository that it is in: "
-        detail += f"if it is a copy that you want, say --signed-for {signed_for[0]}"
+        detail += f"if the image is meant to be a copy, add --signed-for {signed_for[0]}"
     return VerifyCheck(name=name, status="failed", detail=detail)
 
 
@@ -190,7 +190,7 @@ def _source(found: Attachment, published: Published) -> tuple[tuple[RecipeSource
 
 
 def _tool(task: VerifyTask) -> str:
-    """Read which version made the image, for what only the same version can check; "" when nobody says."""
+    """Return the version of imagebuilder that made the image, from its provenance; "" if unknown."""
     for attachment in task.published.attachments:
         if attachment.kind == PROVENANCE and (attachment.signed or not task.keyed):
             try:
@@ -250,7 +250,7 @@ def _claim(found: Attachment) -> Claim:
 def _claims(
     task: VerifyTask, source: RecipeSource | None, plan: Plan | None
 ) -> tuple[tuple[Claim, ...], VerifyCheck]:
-    """Find all statements that are right: a later push of the same image may have added another."""
+    """Return all valid statements: a later push of the same image may have added another."""
 
     def look(found: Attachment) -> tuple[Claim, str]:
         return _statement(found, task.published, source, plan)
@@ -276,7 +276,7 @@ def _statement(
         raise _RefusedError("it names other layers than the image's config has")
     if plan is not None and [layer.key for layer in claim.layers] != [layer.key for layer in plan.layers]:
         raise _RefusedError("its layers are not those of recipe and lock")
-    # What each gate said is long; it is told with the waivers.
+    # The reasons of the gates are long; they are shown with the waivers.
     gates = ", ".join(waiver.partition(":")[0] for waiver in claim.waivers)
     waived = f"; waived: {gates}" if gates else ""
     layers = f"{len(digests)} layers"
@@ -284,11 +284,11 @@ def _statement(
 
 
 def _attestation(task: VerifyTask) -> VerifyCheck:
-    """Compare the statements in envelopes, which cosign and policies read, with the one that is attached."""
+    """Compare the statements in envelopes, which cosign and policies read, with the attached one."""
     name = "attestation"
     if not task.keyed:
         return VerifyCheck(name=name, status="not checked", detail="--key checks whose envelope it is in")
-    # Others may attest with the same key: to a scan, a review, a build by another tool.
+    # The same key may also attest scans, reviews, and builds by other tools.
     signed = [statement for statement in task.published.statements if _is_ours(statement)]
     if not signed:
         detail = "no provenance stands in an envelope of this key"
@@ -297,7 +297,7 @@ def _attestation(task: VerifyTask) -> VerifyCheck:
     if any(statement in attached for statement in signed):
         detail = "this key has signed the provenance in an envelope, for cosign and policies"
         return VerifyCheck(name=name, status="passed", detail=detail)
-    detail = "this key has signed a provenance in an envelope, and it is not the one that is attached"
+    detail = "this key has signed a provenance in an envelope, but it is not the attached one"
     return VerifyCheck(name=name, status="failed", detail=detail)
 
 
@@ -342,7 +342,7 @@ def _require_named(data: bytes, claims: tuple[Claim, ...]) -> None:
 
 
 def _blobs(task: VerifyTask, client: Client, plan: Plan | None) -> VerifyCheck:
-    """Ask for every layer, and compare with what this host has made from the same plan."""
+    """Ask the registry for every layer, and compare with those that this host made from the same plan."""
     manifest = task.published.manifest
     missing = [
         layer.digest
@@ -354,7 +354,7 @@ def _blobs(task: VerifyTask, client: Client, plan: Plan | None) -> VerifyCheck:
         return VerifyCheck(name="layers", status="failed", detail=detail)
     detail = f"all {len(manifest.layers)} are in the registry"
     if plan is not None and len(plan.layers) == len(manifest.layers):
-        # A key that is baked in is another one on every host.
+        # A baked key is different on every host.
         made = [
             None if isinstance(layer, KeysLayer) else task.store.layer(layer.key) for layer in plan.layers
         ]

@@ -1,4 +1,4 @@
-"""The index that joins an image's platforms in a registry, read and held against what it names."""
+"""Read the index that joins an image's platforms in a registry, and check it against its images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imagebuilder.workflow.source import RecipeSource
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-# An index of more images than there are machines is somebody's trap: each is read in full.
+# Each image is read completely, so an index with more images than platforms exist can only be an attack.
 _MOST = 16
 
 
@@ -31,11 +31,11 @@ class Whole:
     """An index in a registry.
 
     Attributes:
-        reference: as it was asked for.
+        reference: the name that it was requested by.
         digest: of the index.
         images: digest of each platform's image, sorted by platform.
         lock: checksum of the lock file, hex sha256, as its annotations say.
-        signed: whether it has a signature: of the given key, without one any.
+        signed: whether it has a signature with the given key, or without a key, any signature.
         signed_for: the repositories that the given key has signed it for.
 
     """
@@ -49,15 +49,15 @@ class Whole:
 
     @property
     def by_digest(self) -> str:
-        """Its name with its digest, whatever it was asked for by."""
+        """Its name with its digest."""
         return f"{parse(self.reference).name}@{self.digest}"
 
 
 def read(client: Client, key: EllipticCurvePublicKey | None = None, signed_for: str = "") -> Whole | None:
-    """Read an index; None where a single image stands there. `key` and `signed_for` as for one image.
+    """Read an index; None for a single image. `key` and `signed_for` as in `published.read`.
 
     Raises:
-        RegistryError: there is nothing, it is damaged, or it names no platforms.
+        RegistryError: it does not exist, is damaged, or has no platforms.
 
     """
     reference = client.reference
@@ -68,7 +68,7 @@ def read(client: Client, key: EllipticCurvePublicKey | None = None, signed_for: 
     where = f"{reference.name}@{raw.digest}"
     images: dict[str, str] = {}
     for entry in index.manifests:
-        # What BuildKit attaches to an image stands beside it, for no platform at all.
+        # BuildKit's attachments are entries of the index without a platform.
         if entry.platform is None or entry.platform.os == "unknown":
             continue
         if images.setdefault(str(entry.platform), entry.digest) != entry.digest:
@@ -86,10 +86,10 @@ def read(client: Client, key: EllipticCurvePublicKey | None = None, signed_for: 
 
 
 def parts(whole: Whole, client: Client, options: Options, platform: str = "") -> Mapping[str, Client]:
-    """Make a client for the image of each platform, or of the one that is named.
+    """Return a client for the image of each platform, or of the named one.
 
     Raises:
-        InputError: it is not one of these.
+        InputError: the index does not have the named platform.
 
     """
     if platform and platform not in whole.images:
@@ -106,7 +106,7 @@ def parts(whole: Whole, client: Client, options: Options, platform: str = "") ->
 
 
 def tags(whole: Whole, client: Client) -> tuple[str, ...]:
-    """Name the tags that stand for the index."""
+    """Return the tags that point to the index."""
     return tags_of(client, whole.digest)
 
 
@@ -115,8 +115,8 @@ def checks(whole: Whole, found: Mapping[str, Verification], *, keyed: bool) -> t
 
     Args:
         whole: the index.
-        found: what came of each platform's image.
-        keyed: whether its signature counts.
+        found: the results for each platform's image.
+        keyed: whether its signature must be of a given key.
 
     """
     signed = signature_check(signed=whole.signed, signed_for=whole.signed_for, keyed=keyed)
@@ -124,11 +124,11 @@ def checks(whole: Whole, found: Mapping[str, Verification], *, keyed: bool) -> t
 
 
 def _platforms(whole: Whole, found: Mapping[str, Verification]) -> VerifyCheck:
-    """See that the images are those of one recipe and lock, one for each of its platforms."""
+    """Check that the images are made from one recipe and lock, one for each of its platforms."""
     name = "platforms"
     sources: set[RecipeSource] = {item.source for item in found.values() if item.source is not None}
     if len(sources) != 1 or any(item.source is None for item in found.values()):
-        detail = "its images are not made from one recipe and lock that are attached to each"
+        detail = "its images do not all have the same recipe and lock attached"
         return VerifyCheck(name=name, status="failed", detail=detail)
     (source,) = sources
     try:

@@ -1,7 +1,7 @@
-"""The checks: one module each, with what it runs, when it passes, and what to do when it does not.
+"""The checks. Each module has what it runs, when it passes, and what to do if it fails.
 
-`load` lists this folder. Checks run in the order of their numbers: from what a node holds to what all nodes
-do together.
+`load` lists this folder. Checks run in the order of their numbers: first those of single nodes, then those of
+all nodes together.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from imagebuilder.smoke.session import Check, Session
 
 @cache
 def load() -> tuple[Check, ...]:
-    """Collect the `CHECK` of every module here, in the order in which they run."""
+    """Return the `CHECK` of every module in this folder, in the order in which they run."""
     modules = [import_module(f"{__name__}.{entry.name}") for entry in pkgutil.iter_modules(__path__)]
     return tuple(sorted((module.CHECK for module in modules), key=lambda check: (check.order, check.name)))
 
 
 def hostname_reason(session: Session) -> str:
-    """Say why a check of separate hosts cannot run, where the nodes are processes of one."""
-    return "the ranks are processes of one host here" if session.cluster.kind == "process" else ""
+    """Say why a check that needs separate hosts cannot run if the nodes are processes of one host."""
+    return "the nodes are processes of one host" if session.cluster.kind == "process" else ""
 
 
 def framework_reason(session: Session, check: str) -> str:
-    """Say why a check of a framework cannot run; an image that promises one is checked whatever it holds."""
+    """Say why a check that needs a framework cannot run. It always runs if a framework is pinned."""
     if session.framework(check):
         return ""
     return f"no {' or '.join(catalog.frameworks(check))} in this image"

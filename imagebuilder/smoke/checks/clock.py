@@ -1,4 +1,4 @@
-"""Clocks: the nodes' times agree, as ranks see them."""
+"""Clocks: the nodes' clocks agree, as ranks see them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 30
-# NTP keeps hosts within some milliseconds. Ssh certificates, tokens and logs that are read side by side bear
-# seconds; a whole one already means that nothing keeps the clocks together.
+# NTP keeps hosts within milliseconds. Ssh certificates, tokens and logs tolerate seconds, but a difference
+# of a whole second already means that nothing synchronises the clocks.
 _SKEW = 1.0
 
-# What a clock is ahead of this host's, in seconds: at least, and at most.
+# How far a clock is ahead of this host's, in seconds: at least, and at most.
 Offset = tuple[float, float]
 
 
@@ -28,9 +28,9 @@ def run(session: Session) -> Passed:
         session.require_ok([outcome])
         said = session.said(outcome)
         if not said:
-            raise CheckFailed("the clock was asked and gave no answer", node=node.name)
+            raise CheckFailed("the node did not report its time", node=node.name)
         now = float(said[-1]["now"])
-        # It was read at some moment between the two: a slow engine widens the bounds, and accuses nobody.
+        # The clock was read between these two moments: a slow engine widens the bounds but fails no check.
         offsets[node.name] = (now - after, now - before)
     findings = judge(offsets)
     if findings:
@@ -46,7 +46,7 @@ def run(session: Session) -> Passed:
 
 
 def judge(offsets: Mapping[str, Offset]) -> list[Finding]:
-    """Say which clocks certainly differ by more than a second from the first node's."""
+    """Return the clocks that certainly differ by more than a second from the first node's."""
     (reference, first), *others = offsets.items()
     findings = []
     for node, other in others:
@@ -65,7 +65,7 @@ def judge(offsets: Mapping[str, Offset]) -> list[Finding]:
 
 
 def certain_skew(one: Offset, other: Offset) -> float:
-    """Tell by how much one clock is ahead of another, whenever within their bounds they were read.
+    """Return how far one clock is certainly ahead of another, given the bounds of both.
 
     >>> certain_skew((9.0, 10.0), (0.0, 1.0)), certain_skew((0.0, 1.0), (0.5, 1.5))
     (8.0, 0.0)
@@ -80,7 +80,7 @@ def certain_skew(one: Offset, other: Offset) -> float:
 CHECK = Check(
     name="clock",
     order=70,
-    title="the time on each node, as a rank's process sees it",
+    title="the clock on each node, as a rank's process sees it",
     criterion=f"no node's clock is certainly more than {_SKEW:g} s from the first one's",
     run=run,
 )

@@ -1,4 +1,4 @@
-"""torch.distributed's collectives, on data for which no wrong answer looks right; and how fast they are."""
+"""torch.distributed's collectives: whether they are exact, and how fast. Wrong results cannot look right."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 120
-# What is compared element by element; over gloo and one host's bridge larger tensors only take longer.
+# The largest tensor that is compared element by element. On gloo, larger ones would only take longer.
 _LARGEST = {"cpu": 1 << 22, "cuda": 1 << 26}
-# The largest allreduce that is timed, and for how long sizes are begun.
+# The largest allreduce that is timed, and the seconds after which no further size is started.
 _SWEEP = 1 << 26
 _SWEEP_SECONDS = {"cpu": 6, "cuda": 20}
-# Rank 0 comes half a second late to the barrier; that long, nearly, the others have to be held.
+# Rank 0 enters the barrier half a second late, so the barrier must hold the others for almost as long.
 _HELD = 0.3
 
 
@@ -44,9 +44,9 @@ def run(session: Session) -> Passed:
 
 
 def judge(ranks: Sequence[Mapping[str, Any]], largest: int, node_of: Callable[[int], str]) -> list[Finding]:
-    """Say what is wrong with what the ranks report; `node_of` names the node of a rank.
+    """Return what is wrong with the answers of the ranks; `node_of` returns the node of a rank.
 
-    They compared their own results; this compares them with what never passed through the image.
+    The ranks have compared their own results. This compares them with values computed outside the image.
     """
     findings = []
     wanted = expected_digest(len(ranks), largest)
@@ -68,14 +68,14 @@ def judge(ranks: Sequence[Mapping[str, Any]], largest: int, node_of: Callable[[i
                     node=node_of(rank),
                     message=f"rank {rank}: a barrier held it {entry['held']:.2f} s, though rank 0 came 0.5 s "
                     "late",
-                    remedy="the barrier does not wait; are the ranks in one group?",
+                    remedy="the barrier does not wait: the ranks may not be in one group",
                 )
             )
     return findings
 
 
 def judge_speed(rows: Sequence[Mapping[str, Any]], floor: float) -> list[Finding]:
-    """Say whether the largest allreduce is slower than the floor, in 10^9 bytes a second; 0 is no floor."""
+    """Return a failure if the largest allreduce is slower than the floor, in 10^9 bytes a second."""
     if not floor or not rows or rows[-1]["busbw_gbs"] >= floor:
         return []
     last = rows[-1]
@@ -91,7 +91,7 @@ def judge_speed(rows: Sequence[Mapping[str, Any]], floor: float) -> list[Finding
 
 
 def sweep(timings: Sequence[Mapping[str, Any]], world_size: int) -> list[dict[str, Any]]:
-    """Work bandwidths out as nccl-tests does: of n ranks each sends 2(n-1)/n of an allreduce's bytes."""
+    """Compute bandwidths as nccl-tests does: each of n ranks sends 2(n-1)/n of an allreduce's bytes."""
     rows = []
     for timing in timings:
         algbw = timing["bytes"] / timing["seconds"] / 1e9
@@ -101,7 +101,7 @@ def sweep(timings: Sequence[Mapping[str, Any]], world_size: int) -> list[dict[st
 
 
 def expected_digest(world_size: int, length: int) -> str:
-    """Hash what the sum of all ranks' 64-bit numbers has to be; see payload/collectives.py."""
+    """Return the hash of the correct sum of all ranks' 64-bit numbers; see payload/collectives.py."""
     period = 1009
     weight, offset = world_size * (world_size + 1) // 2, world_size * (world_size - 1) // 2
     one_period = array("q", (i * weight + offset for i in range(period)))
@@ -121,8 +121,8 @@ CHECK = Check(
     order=130,
     title="allreduce, broadcast, allgather and barrier of int64, fp32 and bf16 tensors over all ranks; a "
     "sweep of allreduces up to 64 MiB, as far as time allows",
-    criterion="every element is exact on every rank; the barrier holds who comes early; bus bandwidth is at "
-    "least --min-busbw, where that is given",
+    criterion="every element is exact on every rank; the barrier holds ranks that come early; bus bandwidth "
+    "is at least --min-busbw, if given",
     run=run,
     skip=lambda session: framework_reason(session, "collectives"),
     required=lambda promise: promise.framework("collectives"),

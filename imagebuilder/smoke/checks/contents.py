@@ -1,4 +1,4 @@
-"""Packages, user, files and services, looked at with testinfra."""
+"""Packages, user, files and services, checked with testinfra."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("openssh-server", "openssh-client", "tini")
 
 
 def run(session: Session) -> Passed:
-    # testinfra brings half of pytest with it: only when it is used.
+    # Late: testinfra imports much of pytest.
     from imagebuilder.smoke.inspection import inspect
 
     findings: list[Finding] = []
@@ -55,25 +55,25 @@ def _user_and_files(session: Session, host: Host) -> list[tuple[str, str]]:
     user = session.target.ssh_user
     if not host.user(user).exists:
         problems.append(
-            (f"there is no user `{user}`, whom the image's labels name", "see `ssh:` in the recipe")
+            (f"the user `{user}`, which the image's labels name, does not exist", "see `ssh:` in the recipe")
         )
     if not host.file(VENV).is_directory:
-        problems.append((f"{VENV} is missing", "the venv's layer was not made; build again"))
+        problems.append((f"{VENV} is missing", "the image lacks its venv: build it again"))
     elif host.run("test -w %s", f"{VENV}/bin").rc != 0:
         remedy = (
-            "the venv is meant to be group 0 and mode 0775, and the user's group 0, so that pip works on top"
+            "the venv must have group 0 and mode 0775, and the user must be in group 0, so that pip works"
         )
         problems.append((f"the image's user cannot write to {VENV}", remedy))
-    # What stands in the image itself, not what the entrypoint took or made when the container started.
+    # Keys in the image itself, not those that the entrypoint made or copied at start.
     keys = host.run("ls /etc/ssh/ssh_host_*_key").stdout.split()
     if keys:
-        remedy = "everyone who pulls it could pose as its nodes; remove them where the image is made"
+        remedy = "everybody who can pull the image could pose as its nodes: remove the keys where it is built"
         problems.append((f"the image holds private host keys: {', '.join(keys)}", remedy))
     return problems
 
 
 def _await_sshd(session: Session, host: Host, index: int, until: float) -> bool:
-    """Wait for sshd, which has only just been started; look with iproute2's ss, which the image has."""
+    """Wait for sshd, which has just been started; uses iproute2's ss, which the image has."""
     while session.cluster.state(index)[0]:
         said = host.run("ss -Hltn sport = :%s", str(session.target.ssh_port))
         if said.rc == 0 and said.stdout.strip():
@@ -90,7 +90,7 @@ def _no_sshd(session: Session, index: int) -> Finding:
         return Finding(
             node=session.nodes[index].name,
             message=f"the container ended by itself; its log: {tail or '(empty)'}",
-            remedy="the entrypoint has to keep sshd in the foreground when no command is given",
+            remedy="without a command, the entrypoint must keep sshd in the foreground",
         )
     return Finding(
         node=session.nodes[index].name,

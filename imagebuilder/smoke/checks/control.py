@@ -1,4 +1,4 @@
-"""The control: without DDP the replicas must drift apart, or their being equal under DDP proves nothing."""
+"""The control: without DDP the replicas must differ. Otherwise equal replicas under DDP prove nothing."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def run(session: Session) -> Passed:
 
 
 def judge(ranks: Sequence[Mapping[str, Any]]) -> str:
-    """Say why what the ranks report is no control; nothing when it is one."""
+    """Return why the ranks' answers are not a valid control; empty if they are."""
     if len({entry["start"] for entry in ranks}) != 1:
-        return "the ranks did not start alike, so that ending differently says nothing"
+        return "the ranks did not start with equal weights, so different weights at the end say nothing"
     if len({entry["end"] for entry in ranks}) != len(ranks):
         return "without DDP the replicas stayed equal: the test cannot tell synchronised ranks from others"
     return ""
@@ -43,7 +43,7 @@ CHECK = Check(
     name="control",
     order=180,
     title="the same training without DistributedDataParallel",
-    criterion="from equal weights, every rank ends with weights of its own",
+    criterion="from equal weights, every rank ends with different ones",
     run=run,
     skip=lambda session: framework_reason(session, "control"),
     required=lambda promise: promise.framework("control"),

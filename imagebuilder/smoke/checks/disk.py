@@ -1,4 +1,4 @@
-"""Room for temporary files: compilers, torch and data loaders fail in odd ways without it."""
+"""Space for temporary files: without it, compilers, torch and data loaders fail with odd errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIB = 1 << 20
 _FREE = 256 * _MIB
 _INODES = 1000
 _REMEDY = (
-    "free some room where the engine keeps its data; in Kubernetes raise the limit of `ephemeral-storage`, "
+    "free space where the engine keeps its data; in Kubernetes raise the limit of `ephemeral-storage`, "
     "or mount an `emptyDir` there; or set TMPDIR to a larger place"
 )
 
@@ -36,7 +36,7 @@ def run(session: Session) -> Passed:
 
 
 def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
-    """Say what is wrong with a node's folder for temporary files; inodes are -1 where they have no limit."""
+    """Return what is wrong with a node's folder for temporary files; -1 inodes means no limit."""
     folder = said["folder"]
     if said["wrote"]:
         message = f"{folder} cannot be written to: {said['wrote']} ({said['free'] // _MIB} MiB free)"
@@ -46,16 +46,14 @@ def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
         return [Finding(node=node, message=message, remedy=_REMEDY)]
     if 0 <= said["inodes"] < _INODES:
         message = f"{folder} has room for only {said['inodes']} more files, and {_INODES} are needed"
-        return [
-            Finding(node=node, message=message, remedy="remove files there, or take a larger file system")
-        ]
+        return [Finding(node=node, message=message, remedy="remove files there, or use a larger file system")]
     return []
 
 
 CHECK = Check(
     name="disk",
     order=20,
-    title="room for temporary files on each node, by writing one",
+    title="space for temporary files on each node",
     criterion=f"1 MiB can be written and synced to $TMPDIR or /tmp; {_FREE // _MIB} MiB and {_INODES} files "
     "are free there",
     run=run,

@@ -9,12 +9,12 @@ from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 30
-# Looked at though no image has to set them: they decide what is loaded.
+# Compared even if the image does not set them, because they decide which libraries are loaded.
 _ALSO = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
-# A shell's or a session's own business.
+# Set by shells and sessions themselves.
 _OWN = frozenset({"HOME", "HOSTNAME", "PWD", "TERM", "SHLVL"})
-# mpirun's settings for itself, which it keeps from the ranks. Seen with Open MPI 5.0.7: they are there on the
-# node, and gone in the rank.
+# mpirun's own settings, which it hides from the ranks. Seen with Open MPI 5.0.7: set on the node, but not in
+# the rank.
 _LAUNCHERS_OWN = ("env PRTE_", "env PMIX_")
 _REMEDY = "the shell there reads other settings than the container's; see docs/explanation/ssh.md"
 
@@ -41,7 +41,7 @@ def run(session: Session) -> Passed:
             why = "no answer in time" if outcome.timed_out else outcome.first_words
             findings.append(_finding(session, f"through {way}: {why}", "see the checks `ssh` and `mpirun`"))
             continue
-        # mpirun's settings for itself it keeps from the ranks.
+        # mpirun hides its own settings from the ranks.
         ignored = _LAUNCHERS_OWN if way == "mpirun" else ()
         problems = differences(wanted, got, ignored)
         if problems:
@@ -73,7 +73,7 @@ def parse(text: str, nonce: str) -> dict[str, str]:
 def differences(
     wanted: Mapping[str, str], got: Mapping[str, str], ignored: tuple[str, ...] = ()
 ) -> list[str]:
-    """Say in which variables and tools another environment differs; PATH, which explains most, first."""
+    """Return the variables and tools in which an environment differs; PATH first, as it explains most."""
     found = []
     for key in sorted({*wanted, *got}, key=lambda key: (key != "env PATH", key)):
         kind, _, name = key.partition(" ")

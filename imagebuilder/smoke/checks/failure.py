@@ -1,4 +1,4 @@
-"""A rank is killed in the middle of a job: the job has to end, with an error, and to leave nothing."""
+"""A rank is killed in the middle of a job: the job must end with an error and leave no processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
-# From the start of the job. Gloo notices a peer's end at once; NCCL's watchdog looks every minute or so.
+# Seconds from the start of the job. Gloo notices at once that a peer has ended, NCCL's watchdog in a minute.
 _LIMIT = {"cpu": 60, "cuda": 180}
 _VANISH_SECONDS = 10
 _SECONDS = 30
@@ -24,7 +24,7 @@ def run(session: Session) -> Passed:
         place = f"{session.cluster.host(0)}:{session.cluster.port()}"
         argv = session.agents("failure", place)
         limit = _LIMIT[session.device]
-        # Those that are left are given all of the time: whether they end by themselves is the question.
+        # The other ranks get the whole time: the check is whether they end by themselves.
         outcomes = session.run_everywhere(argv, timeout=limit, env=session.rank_env, grace=limit)
         findings += _judged(session, launcher, outcomes, script, session.world_size)
         seconds[launcher] = round(max(outcome.seconds for outcome in outcomes), 1)
@@ -47,7 +47,7 @@ def run(session: Session) -> Passed:
 def judge(
     launcher: str, outcomes: Sequence[Outcome], reached: Sequence[int], world_size: int
 ) -> list[Finding]:
-    """Say what is wrong with how a job ended whose rank 1 was killed; `reached`: the ranks that had begun."""
+    """Return what is wrong with how a job ended after rank 1 was killed; `reached`: ranks that had begun."""
     first = outcomes[0]
     if sorted(reached) != list(range(world_size)):
         failed = next((o for o in outcomes if not o.ok and o.code is not None), first)
@@ -67,8 +67,8 @@ def judge(
                     node=outcome.node,
                     message=f"{launcher}: rank 1 was killed, and {outcome.seconds:.0f} s after the start the "
                     "job still hung",
-                    remedy="a dead rank would keep the whole job, and its GPUs, for ever: is there a setting "
-                    "that turns off torch's error handling (TORCH_NCCL_ASYNC_ERROR_HANDLING=0)?",
+                    remedy="a dead rank would block the whole job and its GPUs forever: look for a setting "
+                    "that turns off torch's error handling (TORCH_NCCL_ASYNC_ERROR_HANDLING=0)",
                 )
             )
         elif outcome.code == 0:
@@ -76,22 +76,22 @@ def judge(
                 Finding(
                     node=outcome.node,
                     message=f"{launcher}: rank 1 was killed, and the launcher ended with 0",
-                    remedy="a scheduler would take the job for done: does a wrapper around the launcher lose "
-                    "its exit code?",
+                    remedy="a scheduler would believe that the job is done: does a wrapper around the "
+                    "launcher lose its exit code?",
                 )
             )
     return findings
 
 
 def judge_left(launcher: str, left: Mapping[str, Sequence[str]]) -> list[Finding]:
-    """Say which processes of the job still run, by node."""
+    """Return the processes of the job that still run, by node."""
     return [
         Finding(
             node=node,
             message=f"{launcher}: {_VANISH_SECONDS} s after the job's end {len(found)} of its processes "
             f"still run{'s' if len(found) == 1 else ''}: {found[0]}",
-            remedy="they would hold GPUs and ports of the next job; is the container's first process an init "
-            "that reaps, such as tini?",
+            remedy="they would block GPUs and ports for the next job; is the container's first process an "
+            "init that reaps, such as tini?",
         )
         for node, found in left.items()
         if found
@@ -123,7 +123,7 @@ def _skip(session: Session) -> str:
 CHECK = Check(
     name="failure",
     order=190,
-    title="rank 1 is killed in the middle of a job of torchrun, and of one of mpirun",
+    title="rank 1 is killed in the middle of a torchrun job and of an mpirun job",
     criterion=f"every launcher ends by itself, not with 0, within {_LIMIT['cpu']} s ({_LIMIT['cuda']} s on "
     f"GPUs); {_VANISH_SECONDS} s later no process of the job is left",
     run=run,

@@ -1,4 +1,4 @@
-"""Limits of the processes: shared memory, locked memory, open files; the same through ssh and mpirun."""
+"""Limits of processes: shared memory, locked memory, open files; not lower through ssh and mpirun."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(session: Session) -> Passed:
     }
     findings = [finding for node, said in direct.items() for finding in judge(node, said)]
     last = session.nodes[-1].name
-    # Whether ssh and mpirun work at all is for their own checks to say.
+    # If ssh or mpirun do not work at all, their own checks report it.
     remote = {way: said for way, outcome in _remotely(session).items() if (said := _said(session, outcome))}
     for way, said in remote.items():
         findings += compare(last, way, direct[last], said)
@@ -39,7 +39,7 @@ def run(session: Session) -> Passed:
 
 
 def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
-    """Say which limits of a node are too low."""
+    """Return the limits of a node that are too low."""
     if not said:
         return [Finding(node=node, message="the limits cannot be read", remedy="the output is in the report")]
     findings = []
@@ -72,7 +72,7 @@ def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
 
 
 def compare(node: str, way: str, direct: Mapping[str, Any], remote: Mapping[str, Any]) -> list[Finding]:
-    """Say which limits are lower for what comes in another way."""
+    """Return the limits that are lower for processes started through ssh or mpirun."""
     findings = []
     for key, what in (("memlock", "locked memory"), ("nofile", "open files")):
         here, there = direct.get(key), remote[key]
@@ -94,7 +94,7 @@ def _directly(session: Session) -> tuple[Outcome, ...]:
 
 
 def _remotely(session: Session) -> dict[str, Outcome]:
-    """Ask on the last node from the first, in the ways that ranks are started."""
+    """Ask the last node from the first, in each way that ranks are started."""
     if session.cluster.kind == "process":
         return {}
     last = session.cluster.host(session.nnodes - 1)

@@ -1,4 +1,4 @@
-"""The compiled parts fit together: the loader finds everything, packages import, a convolution works."""
+"""Compiled parts fit together: the loader finds all libraries, packages import, a convolution works."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _SECONDS = 180
 
 
 def run(session: Session) -> Passed:
-    # All nodes are of one image: one look is enough, and a GPU shows what a convolution needs.
+    # All nodes run one image, so one node is enough, with a GPU for the convolution if there is one.
     env = session.rank_env(0)
     outcome = session.run(0, session.script("link.py", "--device", session.device), timeout=_SECONDS, env=env)
     session.require_ok([outcome])
     said = session.said(outcome)
     if not said:
-        raise CheckFailed("the look at the libraries ended without an answer", node=session.nodes[0].name)
+        raise CheckFailed("the script that checks the libraries gave no answer", node=session.nodes[0].name)
     found = said[-1]
     findings = [
         *(
@@ -52,7 +52,11 @@ def run(session: Session) -> Passed:
     if findings:
         raise CheckFailed.because(*findings)
     convolved = ", a convolution runs forward and backward" if found["convolution"] else ""
-    left = f" ({found['of'] - found['swept']} not looked at for time)" if found["of"] > found["swept"] else ""
+    left = (
+        f" ({found['of'] - found['swept']} not checked, for lack of time)"
+        if found["of"] > found["swept"]
+        else ""
+    )
     return Passed(
         summary=f"{found['swept']} shared objects resolve{left}, compiled packages import{convolved}",
         evidence={key: found[key] for key in ("swept", "of", "plugins", "convolution")},

@@ -1,4 +1,4 @@
-"""mpirun over all nodes, with a sum that has to be exact."""
+"""mpirun over all nodes, with a sum that must be exact."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 60
 
-# What Open MPI prints and then goes on, though something is wrong (ompi #7368, #4948).
+# Warnings after which Open MPI goes on, although something is wrong (ompi #7368, #4948).
 _COMPLAINTS = {
     "tried to bind": "the ranks cannot be bound to cores here; in the recipe's `env:` set "
     "OMPI_MCA_hwloc_base_binding_policy (4.x) or PRTE_MCA_hwloc_default_binding_policy (5.x) to `none`",
     "Read -1": "one process may not read another's memory here; in the recipe's `env:` set "
     "OMPI_MCA_btl_vader_single_copy_mechanism (4.x) to `none` or OMPI_MCA_smsc (5.x) to `^cma`",
 }
-# What it says when it gives up, and what that means; the first that fits.
+# Error messages and what they mean; the first match counts.
 _REMEDIES = {
     "orted: command not found": "the other node's shell does not find orted: `PATH` is lost over ssh",
     "prted: command not found": "the other node's shell does not find prted: `PATH` is lost over ssh",
@@ -74,8 +74,7 @@ CHECK = Check(
     name="mpirun",
     order=110,
     title="mpirun over all nodes, and a sum over all ranks",
-    criterion="as many ranks as asked for, each on its node; the sum is exact; Open MPI complains about "
-    "nothing",
+    criterion="the requested number of ranks, each on its node; the sum is exact; Open MPI warns of nothing",
     run=run,
     skip=_skip,
     required=lambda promise: promise.mpi,

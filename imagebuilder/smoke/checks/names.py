@@ -1,4 +1,4 @@
-"""Names: every node's own name, and the others', mean addresses on the network between them."""
+"""Host names: every node's own name and those of the others resolve to addresses of the test network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(session: Session) -> Passed:
 
 
 def judge(host: str, said: Mapping[str, Any], subnet: str) -> list[Finding]:
-    """Say which names mean something else on a node than an address of the test network."""
+    """Return the names that resolve to anything but an address of the test network."""
     findings = []
     if said["own"] != host:
         findings.append(
@@ -50,7 +50,7 @@ def judge(host: str, said: Mapping[str, Any], subnet: str) -> list[Finding]:
 
 
 def on_network(address: str, subnet: str) -> bool:
-    """Tell whether an address is one of a network's; what is no address is not.
+    """Return True if an address is in a network; False also for text that is not an address.
 
     >>> on_network("172.18.0.2", "172.18.0.0/16"), on_network("127.0.1.1", "172.18.0.0/16")
     (True, False)
@@ -80,7 +80,7 @@ def _wrong(node: str, name: str, entry: str, subnet: str) -> Finding:
 CHECK = Check(
     name="names",
     order=80,
-    title="own and peers' host names, resolved on each node",
+    title="all nodes' host names, resolved on each node",
     criterion="every node's name resolves, on every node, to addresses of the test network only",
     run=run,
     skip=hostname_reason,

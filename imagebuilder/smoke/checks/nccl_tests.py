@@ -1,4 +1,4 @@
-"""nccl-tests, where the image has them: NVIDIA's own measure of an allreduce, as one job of all ranks."""
+"""nccl-tests, if the image has them: NVIDIA's benchmark of an allreduce, as one job of all ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def run(session: Session) -> Passed:
     place = f"{session.cluster.folder}/nccl-tests-{session.nonce}.json"
     program = ("all_reduce_perf", *_ARGUMENTS, "-J", place)
     slots = session.layout.nproc_per_node
-    # Through env, for mpirun hands on only what it is told to, and its own words for that differ by version.
+    # Through `env`, because mpirun passes on only named variables, and its option for that differs by
+    # version.
     env = [f"{name}={value}" for name, value in session.rank_env(0).items() if name != "NCCL_HOSTID"]
     command = session.mpirun(hosts, "env", *env, *program, slots=slots)
     outcome = session.run(0, command, timeout=_SECONDS)
@@ -30,7 +31,7 @@ def run(session: Session) -> Passed:
     try:
         found = json.loads(report.stdout)
     except ValueError as error:
-        raise CheckFailed(f"the report of nccl-tests is no JSON: {error}", node=report.node) from None
+        raise CheckFailed(f"the report of nccl-tests is not JSON: {error}", node=report.node) from None
     findings = judge(found, session.world_size, session.options.min_busbw)
     if findings:
         raise CheckFailed.because(*findings)
@@ -43,10 +44,10 @@ def run(session: Session) -> Passed:
 
 
 def judge(found: Mapping[str, Any], world_size: int, floor: float) -> list[Finding]:
-    """Say what is wrong with a report of nccl-tests (src/util.cu); the floor is in 10^9 bytes a second.
+    """Return what is wrong with a report of nccl-tests (src/util.cu); the floor is in 10^9 bytes a second.
 
-    "0 OK" alone proves nothing: where the launcher and the MPI in it differ, each rank is a job of its own,
-    of one rank, that has nothing to send (nccl-tests #213, #329).
+    "0 OK" alone proves nothing: if the launcher and nccl-tests use different MPIs, each rank is a job of one
+    rank, which has nothing to send (nccl-tests #213, #329).
     """
 
     def finding(message: str, remedy: str) -> list[Finding]:
@@ -83,7 +84,7 @@ def judge(found: Mapping[str, Any], world_size: int, floor: float) -> list[Findi
 
 
 def rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Read the measured sizes, out of place, in the terms of our own sweep; times are microseconds there."""
+    """Convert the out-of-place results to rows of our own sweep; nccl-tests has microseconds."""
     return [
         {
             "bytes": int(row["size"]),
@@ -104,7 +105,7 @@ def _skip(session: Session) -> str:
     if not session.facts.get("all_reduce_perf") or not session.facts.get("mpirun"):
         return "all_reduce_perf and mpirun are not both in this image; `collectives` measures the same"
     if session.mode == "one-gpu-shared" and session.layout.nproc_per_node > 1:
-        return "all_reduce_perf gives each rank of a node a GPU of its own, and there is one"
+        return "all_reduce_perf needs a GPU for each rank of a node, and there is one"
     return hostname_reason(session)
 
 
@@ -113,7 +114,7 @@ CHECK = Check(
     order=150,
     title="all_reduce_perf over all ranks, from 8 B to 64 MiB",
     criterion="as many ranks as were started, no value out of bounds, a bus bandwidth above 0 and at least "
-    "--min-busbw, where that is given",
+    "--min-busbw, if given",
     run=run,
     skip=_skip,
     required=lambda _promise: False,

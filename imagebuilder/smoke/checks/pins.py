@@ -47,14 +47,15 @@ def run(session: Session) -> Passed:
         raise CheckFailed.because(*findings, evidence=evidence)
     if not found:
         raise CheckFailed(
-            "no pin could be looked at", remedy="an image of imagebuilder is labelled with its pins"
+            "no pin could be checked",
+            remedy="test an image that imagebuilder built: its labels name the pins",
         )
     loaded = ", ".join(f"{name} {entry['found']}" for name, entry in found.items())
     return Passed(summary=f"loaded: {loaded}", evidence=evidence)
 
 
 def agrees(pin: str, version: str, parts: int) -> bool:
-    """Compare the leading numbers of a pin and of what a library reports; Debian's revision does not count.
+    """Compare the leading numbers of a pin and of a library's own version, without Debian's revision.
 
     >>> agrees("2.10.0", "2.10.0+cu128", 3), agrees("1:10.0p1-7", "10.0p2", 2), agrees("2.27.5", "2.27.3", 3)
     (True, True, False)
@@ -71,7 +72,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def _ask_all(session: Session, commands: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[Outcome, ...]]:
-    """Ask for every component on every node: our own probe for all at once, for torch is slow to import."""
+    """Ask every node for all components; our probe answers for all at once, because torch imports slowly."""
     own = {name: words[1] for name, words in commands.items() if words[0] == _OWN and len(words) == 2}
     answers = {name: _ask(session, command) for name, command in commands.items() if name not in own}
     if own:
@@ -82,13 +83,13 @@ def _ask_all(session: Session, commands: Mapping[str, tuple[str, ...]]) -> Mappi
 
 
 def one_answer(outcome: Outcome, word: str) -> Outcome:
-    """Take one component's answer out of those of all, as if it had been asked for alone."""
+    """Return one component's part of the answer, as if it had been asked for alone."""
     for line in outcome.stdout.splitlines():
         if line.startswith(f"{word}="):
             return dataclasses.replace(outcome, code=0, stdout=line.partition("=")[2], timed_out=False)
         if line.startswith(f"{word}!"):
             return dataclasses.replace(outcome, code=1, stdout="", stderr=line.partition("!")[2])
-    # It ended, or was ended, before: the reason is the whole command's.
+    # The command ended earlier: its own exit code and output give the reason.
     return dataclasses.replace(outcome, code=outcome.code or 1, stdout="")
 
 
@@ -105,15 +106,15 @@ def _answer(outcome: Outcome) -> str:
 def _unknown(node: str, name: str, pin: str, outcome: Outcome) -> Finding:
     return Finding(
         node=node,
-        message=f"{name} is pinned to {pin}, and what loads cannot be told: {outcome.last_words}",
-        remedy=f"{name} does not load there, or more than once; the probe's command is in the report",
+        message=f"{name} is pinned to {pin}, but the loaded version is unknown: {outcome.last_words}",
+        remedy=f"{name} does not load there, or several copies load; the probe's command is in the report",
     )
 
 
 def _another(node: str, name: str, pin: str, version: str) -> Finding:
     return Finding(
         node=node,
-        message=f"{name} is pinned to {pin}, but what loads is {version}",
+        message=f"{name} is pinned to {pin}, but {version} is loaded",
         remedy=f"another copy of {name} comes first (through pip on top of the image, LD_LIBRARY_PATH or "
         "apt), or the image was not built from this lock: build it again",
     )
@@ -122,7 +123,7 @@ def _another(node: str, name: str, pin: str, version: str) -> Finding:
 CHECK = Check(
     name="pins",
     order=30,
-    title="each pin's version, asked of the library that is really loaded, on each node",
+    title="the version of each pin, as the loaded library reports it on each node",
     criterion="on every node each component reports the pinned version, and one copy of it is loaded",
     run=run,
 )

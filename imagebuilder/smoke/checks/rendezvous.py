@@ -1,4 +1,4 @@
-"""torchrun: the nodes' agents find each other, by name and by address, and ranks by a file that all see."""
+"""torchrun: the nodes' agents find each other by name and by address, and ranks by a shared file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 90
-# How torchrun's agent says that it did not get through to the place where all meet.
+# torchrun's message if an agent cannot reach the rendezvous.
 _UNREACHED = "The connection to the C10d store has failed"
 _UNREACHED_REMEDY = (
-    "packets to that place do not arrive: is there a firewall between the nodes, or does the port of the "
-    "rendezvous lie outside of what it lets through?"
+    "packets to that address do not arrive: does a firewall between the nodes block the port of the "
+    "rendezvous?"
 )
 
 
 def run(session: Session) -> Passed:
-    # Where the nodes share a folder, as the ranks of a cluster share a file system, they meet there as well.
+    # If the nodes share a folder, as clusters often do, ranks also meet by a file in it.
     file = f"{session.cluster.shared}/rendezvous-{session.nonce}"
     by_name = _meet(session, "host name", session.cluster.host(0), "--file", file)
-    # By address the ranks only say what they were told: importing torch in them again would show nothing new.
+    # By address, ranks only report their variables: importing torch once more would show nothing new.
     by_address = _meet(session, "IP address", session.cluster.address(0), "--only-told")
     return Passed(
         summary=f"{session.nnodes} agents met by host name and by IP address, {session.world_size} ranks by "
@@ -61,7 +61,7 @@ CHECK = Check(
     name="rendezvous",
     order=120,
     title="torchrun on every node, meeting at the first one by host name and by IP address; ranks by file://",
-    criterion="all agents end with 0, every rank is of its own, and they gather each other's numbers",
+    criterion="all agents end with 0, all ranks are different, and they gather each other's numbers",
     run=run,
     skip=lambda session: framework_reason(session, "rendezvous"),
     required=lambda promise: promise.framework("rendezvous"),

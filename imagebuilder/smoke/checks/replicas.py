@@ -1,4 +1,4 @@
-"""Checkpoints of all ranks: parameters are the same to the bit, batch normalisation's averages are not."""
+"""Checkpoints of all ranks: parameters are identical, running averages of batch normalisation are not."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def run(session: Session) -> Passed:
 
 
 def judge(norm: str, rank: int, compared: Mapping[str, Any], node: str) -> list[Finding]:
-    """Say what is wrong between rank 0's checkpoint and another rank's; `norm` is `plain` or `sync`.
+    """Return what is wrong between rank 0's checkpoint and another rank's; `norm` is `plain` or `sync`.
 
-    Only the running averages may differ in a plain one, and there they have to: the data did.
+    With plain batch normalisation the running averages must differ, because the data did, and nothing else
+    may.
     """
     findings = []
 

@@ -1,4 +1,4 @@
-"""The same training on one rank and on more: how much faster it gets, and why some layouts cannot be run."""
+"""The same training with several numbers of ranks: the speed-up, and why some layouts cannot run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(session: Session) -> Passed:
 
 
 def impossible(layout: NodeLayout, *, mode: Mode, nproc_per_node: int, cpus: int) -> str:
-    """Say why a layout cannot be run; empty where it can. There are always two nodes, at least."""
+    """Return why a layout cannot run; empty if it can. There are always at least two nodes."""
     if mode == "one-gpu-shared" and layout.world_size > 1:
         return f"{layout.world_size} ranks would share one GPU"
     if mode == "multi-gpu" and layout.nproc_per_node > nproc_per_node:
@@ -87,7 +87,7 @@ def impossible(layout: NodeLayout, *, mode: Mode, nproc_per_node: int, cpus: int
 
 
 def own_cpus(layout: NodeLayout, cpus: Sequence[int]) -> str:
-    """Name the processors of a job: each rank gets as many, whatever the layout, as in the largest that fits.
+    """Return a job's processors: a rank gets as many in every layout as in the largest that fits.
 
     >>> pair = Layout(nnodes=1, nproc_per_node=2)
     >>> own_cpus(pair, range(8)), own_cpus(pair, (0, 1))
@@ -100,7 +100,7 @@ def own_cpus(layout: NodeLayout, cpus: Sequence[int]) -> str:
 def row(
     layout: NodeLayout, ranks: Sequence[Mapping[str, Any]], reference: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Make the row of a layout that ran; speed-up is against the first row."""
+    """Return the row of a layout that ran; the speed-up is relative to the first row."""
     slowest = max(ranks, key=lambda rank: rank["seconds"])
     speed = slowest["samples"] / slowest["seconds"]
     base = reference["samples_per_second"] if reference else speed
@@ -124,7 +124,7 @@ def row(
 
 
 def empty_row(layout: NodeLayout, device: str, reason: str) -> dict[str, Any]:
-    """Make the row of a layout that cannot be run: a reason, and never a number."""
+    """Return the row of a layout that cannot run: a reason, and no numbers."""
     return {
         "nodes": layout.nnodes,
         "processes": layout.nproc_per_node,
@@ -135,7 +135,7 @@ def empty_row(layout: NodeLayout, device: str, reason: str) -> dict[str, Any]:
 
 
 def unequal(layout: NodeLayout) -> Finding:
-    """Say that a layout's replicas differ, so that its speed is worth nothing."""
+    """Return a failure if a layout's replicas differ, because then its speed means nothing."""
     return Finding(
         node="",
         message=f"{layout}: the replicas differ after training",
@@ -144,9 +144,7 @@ def unequal(layout: NodeLayout) -> Finding:
 
 
 def _skip(session: Session) -> str:
-    return (
-        framework_reason(session, "scaling") if session.options.scaling.asked else "not asked for: --scaling"
-    )
+    return framework_reason(session, "scaling") if session.options.scaling.asked else "only with --scaling"
 
 
 def _digits(options: SmokeOptions) -> Digits:
@@ -158,9 +156,9 @@ def _digits(options: SmokeOptions) -> Digits:
 CHECK = Check(
     name="scaling",
     order=200,
-    title="the same training on 1x1, 1x2, 2x1 and 2x2 nodes x ranks, with one global batch, and processors "
-    "of each rank's own",
-    criterion="in each layout that can be run all replicas end equal; there is no demand on speed",
+    title="the same training on 1x1, 1x2, 2x1 and 2x2 (nodes x ranks), with the same global batch, and "
+    "separate processors for each rank",
+    criterion="in each layout that can run, all replicas end equal; speed is only reported",
     run=run,
     skip=_skip,
     required=lambda _promise: False,

@@ -1,4 +1,4 @@
-"""ssh from every node to every other, as a launcher does it: no question asked, every host key checked."""
+"""ssh from every node to every other, as launchers do: no prompts, every host key checked."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 _SECONDS = 45
 _KNOWN_HOSTS = "cat ~/.ssh/known_hosts /etc/ssh/ssh_known_hosts 2>/dev/null | cksum"
 
-_FIREWALL = "packets do not arrive: is there a firewall between the nodes, or does sshd hang?"
+_FIREWALL = "packets do not arrive: a firewall between the nodes blocks them, or sshd hangs"
 
-# What ssh says, and what it means here; the first that fits. The line that says it may not be the last one.
+# ssh's messages and what they mean here; the first match counts. It may not be in the last line.
 _REMEDIES = {
     "UNPROTECTED PRIVATE KEY": "the entrypoint has to copy the private key with mode 0600",
     "IDENTIFICATION HAS CHANGED": "a known_hosts file in the image is in the way",
@@ -51,8 +51,8 @@ def run(session: Session) -> Passed:
         findings.append(
             Finding(
                 node="",
-                message="a known_hosts file changed: a host key was taken on trust",
-                remedy="the job's known_hosts has to vouch for all of its nodes (`@cert-authority`)",
+                message="a known_hosts file changed: ssh accepted an unknown host key",
+                remedy="the job's known_hosts must list all of its nodes (`@cert-authority`)",
             )
         )
     if findings:

@@ -1,4 +1,4 @@
-"""The compilers: what they make runs, and gives the right answer."""
+"""The compilers: the programs that they make run and give the right answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 _SECONDS = 120
 _COMPILATION_SECONDS = 100
 
-# What compilers and linkers say, and what it means here; the first that fits.
+# Messages of compilers and linkers and what they mean here; the first match counts.
 _REMEDIES = {
     "unsupported GNU version": "this nvcc takes no gcc as new as this: pin an older `gcc`, or a newer `cuda`",
     "GLIBCXX_": "an older libstdc++ is found first: look at LD_LIBRARY_PATH and at copies in the venv",
@@ -23,13 +23,13 @@ _REMEDIES = {
 
 
 def run(session: Session) -> Passed:
-    # All nodes are of one image; the limits, which may differ, are for other checks.
+    # All nodes run one image, so one node is enough; other checks look at limits, which may differ.
     script = session.script("toolchain.py", "--device", session.device, "--seconds", _COMPILATION_SECONDS)
     outcome = session.run(0, script, timeout=_SECONDS, env=session.rank_env(0))
     session.require_ok([outcome])
     said = session.said(outcome)
     if not said:
-        raise CheckFailed("the compilers were tried, and there is no answer", node=outcome.node)
+        raise CheckFailed("the script that tries the compilers gave no answer", node=outcome.node)
     findings = judge(outcome.node, said[-1])
     if findings:
         raise CheckFailed.because(*findings)
@@ -45,12 +45,12 @@ def run(session: Session) -> Passed:
 
 
 def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
-    """Say which compilers are missing, or make what does not work."""
+    """Return the compilers that are missing or make programs that do not work."""
     findings = [
         Finding(
             node=node,
-            message=f"`{tool}` is not found on PATH",
-            remedy="pin `gcc` in the recipe, or look for what changed PATH",
+            message=f"`{tool}` is not on PATH",
+            remedy="pin `gcc` in the recipe, or find out what changed PATH",
         )
         for tool in ("gcc", "g++")
         if not said["tools"][tool]
@@ -59,7 +59,7 @@ def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
     for language, result in said["results"].items():
         if result.startswith("ok") or (language in missing and not said["tools"][missing[language]]):
             continue
-        # An extension needs headers of Python, which an image without them never promised.
+        # An extension needs Python's headers, which not every image promises.
         if result.startswith("no "):
             continue
         remedy = next((text for sign, text in _REMEDIES.items() if sign in result), "")
@@ -82,8 +82,8 @@ def _skip(session: Session) -> str:
 CHECK = Check(
     name="toolchain",
     order=50,
-    title="programs in C and C++ (where nvcc is, in CUDA and for torch as well), compiled and run",
-    criterion="each compiles without an error, runs, and prints the right number; CUDA runs where "
+    title="programs in C and C++ (with nvcc also in CUDA and for torch), compiled and run",
+    criterion="each compiles without errors, runs, and prints the right number; CUDA programs run only if "
     "there is a GPU",
     run=run,
     skip=_skip,

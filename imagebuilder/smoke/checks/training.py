@@ -1,4 +1,4 @@
-"""Training on handwritten digits with DDP: the replicas stay equal, and equal to one process."""
+"""Training on handwritten digits with DDP: replicas stay equal to each other and to one process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 180
 ACCURACY = 0.90
-# Both compute the same sums, in another order: what is left is the rounding of double precision, some 1e-15
-# after training. Relative to the largest weight.
+# Both compute the same sums in a different order. What remains is rounding in double precision, about 1e-15
+# of the largest weight after training.
 DISTANCE = 1e-9
 _HALF = 0.5
 
@@ -37,7 +37,7 @@ def run(session: Session) -> Passed:
 
 
 def judge(ranks: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Finding]:
-    """Say what is wrong with what the ranks of a DDP job report; the first rank is the first entry."""
+    """Return what is wrong with the answers of a DDP job's ranks; the first entry is rank 0."""
     findings = []
 
     def found(node: str, message: str, remedy: str) -> None:
@@ -90,7 +90,7 @@ def judge(ranks: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Find
 
 
 def mean_losses(ranks: Sequence[Sequence[float]]) -> list[float]:
-    """Take the mean over the ranks of the loss at each logged step."""
+    """Return the loss at each logged step, mean over the ranks."""
     return [round(sum(step) / len(step), 5) for step in zip(*ranks, strict=True)]
 
 

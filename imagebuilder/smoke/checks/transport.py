@@ -1,4 +1,4 @@
-"""The transport: what NCCL itself says that the tensors went over, on every rank."""
+"""The transport: which network NCCL used on every rank, according to its own log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 180
-# Without subsystems NCCL's INFO leaves out what it chose for the channels.
+# Without these subsystems, NCCL does not log the transport of its channels.
 _SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH,P2P"
 
 _REMEDIES = {
@@ -19,7 +19,7 @@ _REMEDIES = {
     "memlock=-1:-1`, put rdma-core into the image (`apt:`), and look for NCCL_IB_DISABLE and NCCL_NET",
     "ofi": "NCCL did not load or not take the OFI plugin: put aws-ofi-nccl and libfabric into the image "
     "where the loader finds libnccl-net.so, and give containers the fabric's devices",
-    "socket": "NCCL took a faster network than asked for; without --transport any will do",
+    "socket": "NCCL used a faster network than requested; leave out --transport to allow any",
 }
 
 
@@ -44,19 +44,19 @@ def run(session: Session) -> Passed:
 
 
 def expected(session: Session) -> str:
-    """Name the transport that has to be used: as asked for; sockets where all ranks share a GPU."""
+    """Return the required transport: the requested one; sockets if all ranks share a GPU."""
     if session.options.transport != "any":
         return session.options.transport
     return "socket" if session.mode == "one-gpu-shared" else "any"
 
 
 def judge(logs: Mapping[int, NcclLog], nodes: Mapping[int, str], wanted: str, subnet: str) -> list[Finding]:
-    """Say what is wrong with the ways that ranks took; logs and names of nodes are by rank."""
+    """Return what is wrong with the transports; logs and names of nodes are by rank."""
     findings = []
     for rank, log in logs.items():
         if not log.network or not log.address:
-            remedy = "NCCL_DEBUG or NCCL_DEBUG_FILE in the image's environment sends its words elsewhere"
-            message = f"rank {rank}: NCCL does not say what it used"
+            remedy = "NCCL_DEBUG or NCCL_DEBUG_FILE in the image's environment redirects its log"
+            message = f"rank {rank}: NCCL's log does not name its transport"
             findings.append(Finding(node=nodes[rank], message=message, remedy=remedy))
             continue
         if not on_network(log.address, subnet):
@@ -78,7 +78,7 @@ def judge(logs: Mapping[int, NcclLog], nodes: Mapping[int, str], wanted: str, su
 
 
 def _between_nodes(rank: int, log: NcclLog, nodes: Mapping[int, str]) -> list[Finding]:
-    """Say which ways from one node to another do not go over the network."""
+    """Return connections between nodes that do not use the network."""
     wrong = {
         way.transport
         for way in log.ways
@@ -121,11 +121,11 @@ CHECK = Check(
     name="transport",
     order=140,
     title="NCCL's own log of an allreduce of 16 MiB, on every rank",
-    criterion="all ranks use the same network, --transport where that is given; they met at addresses of the "
-    "test network; nothing goes from node to node past the network",
+    criterion="all ranks use the same network, that of --transport if given; they met at addresses of the "
+    "test network; no connection between nodes bypasses it",
     run=run,
     skip=_skip,
     required=lambda promise: promise.framework("transport") and promise.mode != "cpu",
-    # Who names a transport wants to know, and without GPUs that cannot be told.
+    # With --transport the check is required, and without GPUs it cannot run.
     asked=lambda session: session.options.transport != "any",
 )

@@ -1,4 +1,4 @@
-"""Nodes, and running commands on them: every command has a time limit, every exit code is collected."""
+"""Run commands on nodes. Every command has a time limit, and every exit code is collected."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ FOLDER = "/tmp/imagebuilder-smoke"  # noqa: S108 - inside the containers, which 
 SHARED = f"{FOLDER}/shared"
 PAYLOAD = Path(__file__).parents[1] / "payload"
 
-# How long the other ranks get to end by themselves after one has failed: a collective whose peer died
-# would wait for its whole time limit.
+# Seconds that the other ranks have to end by themselves after one has failed. Otherwise a collective whose
+# peer died would wait for its whole time limit.
 _GRACE = 5.0
-# The limit is kept where the command runs; this much later nothing is expected from there any more.
+# The node enforces the time limit; if it has not answered so many seconds later, it never will.
 _PATIENCE = 20.0
 OUTPUT_LIMIT = 4_000_000
 
-# The pid is that of the command's process group, to end it by: nothing outside sees it. On a disk that is
-# full the command runs all the same: that is for a check to say.
+# The pid is written down because only the node knows it: it is the process group to kill. If the disk is
+# full, the command runs anyway, and the check `disk` reports it.
 _WRAPPER = 'echo $$ 2>/dev/null >"$0"; exec timeout -k 5 "$@"'
 _TIME_UP = (124, 137)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a rank is: its number in the whole job, and the node's and its own number there."""
+    """A rank: its number in the job, the number of its node, and its number on that node."""
 
     rank: int
     node_rank: int
@@ -41,19 +41,19 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLayout:
-    """How many nodes a job has, and how many ranks on each."""
+    """The number of nodes of a job, and of ranks on each."""
 
     nnodes: int
     nproc_per_node: int
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self.nnodes * self.nproc_per_node
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where each rank is, in the order of ranks: node by node, as torchrun and mpirun number them."""
+        """All ranks in order: node by node, as torchrun and mpirun number them."""
         return tuple(
             Place(
                 rank=node_rank * self.nproc_per_node + local_rank, node_rank=node_rank, local_rank=local_rank
@@ -80,9 +80,9 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a command ended; the code is None where there is none: no node to run on, or given up.
+    """How a command ended. The code is None if the node was not running or the command was abandoned.
 
-    Node and rank are those that it was started as; no rank where it was none.
+    `rank` is None for a command that is not a rank.
     """
 
     code: int | None
@@ -99,67 +99,67 @@ class Outcome:
 
     @property
     def last_words(self) -> str:
-        """The last line that says something, of the error stream if it has one: where Python says why."""
+        """The last line that is not empty, of stderr if it has one: Python prints the reason there."""
         said = _lines(self.stderr) or _lines(self.stdout)
-        return said[-1][:400] if said else "it said nothing"
+        return said[-1][:400] if said else "it printed nothing"
 
     @property
     def first_words(self) -> str:
-        """The first lines that say something: mpirun's last ones only say where to read more."""
+        """The first lines that are not empty: mpirun's last ones only say where to read more."""
         said = _lines(self.stderr) or _lines(self.stdout)
-        return " ".join(said[:3])[:400] if said else "it said nothing"
+        return " ".join(said[:3])[:400] if said else "it printed nothing"
 
 
 def wrap(command: Command, folder: str) -> list[str]:
-    """Make the argument list that keeps a command's time limit where it runs, and leaves a way to end it."""
+    """Wrap a command so that the node enforces its time limit and records its pid, to kill it by."""
     mark = f"{folder}/pids/{threading.get_ident():x}-{time.monotonic_ns():x}"
     return ["sh", "-c", _WRAPPER, mark, f"{command.timeout:g}", *command.argv]
 
 
 def stop_script(folder: str) -> list[str]:
-    """Make the command that ends all that was started through `wrap` and still runs."""
+    """Return the command that kills everything that was started through `wrap` and still runs."""
     pids = f"{shlex.quote(folder)}/pids"
     script = f'for f in {pids}/*; do read -r pid <"$f" && kill -TERM "$pid"; done 2>/dev/null; true'
     return ["sh", "-c", script]
 
 
 def was_time_up(code: int | None, seconds: float, command: Command) -> bool:
-    """Tell a command that outran its limit from one that ended with the same code by itself."""
+    """Return True if a command exceeded its limit, and did not end with the same code by itself."""
     return code in _TIME_UP and seconds >= command.timeout
 
 
 def _lines(text: str) -> list[str]:
-    """Keep the lines that are more than a ruler."""
+    """Drop empty lines and rulers."""
     # Open MPI ends its messages with a zero byte.
     lines = (line.strip() for line in text.replace("\0", "").splitlines())
     return [line for line in lines if not set(line) <= set("-=* ")]
 
 
 class Node(Protocol):
-    """One place where a rank runs."""
+    """One node, where ranks run."""
 
     @property
     def name(self) -> str:
-        """Host name for the other nodes."""
+        """Its host name for the other nodes."""
 
     def run(self, command: Command) -> Outcome:
-        """Run a command to its end or its limit; a failure is an outcome, not an exception."""
+        """Run a command until it ends or exceeds its limit. A failure is an outcome, not an exception."""
 
     def stop(self) -> None:
-        """End whatever runs on this node through `run`; called from another thread."""
+        """Kill whatever runs on this node through `run`; called from another thread."""
 
     def put(self, name: str, data: bytes) -> None:
         """Copy a file into the node's smoke folder."""
 
 
 class Cluster(Protocol):
-    """Nodes that can reach each other, and what differs between the runtimes."""
+    """Nodes that can reach each other; hides the differences between the runtimes."""
 
     kind: Literal["docker", "podman", "process"]
     folder: str
     python: tuple[str, ...]
     subnet: str
-    # A folder that all nodes see and may write to.
+    # A folder that all nodes share and may write to.
     shared: str
 
     @property
@@ -167,29 +167,29 @@ class Cluster(Protocol):
         """The nodes; where ranks meet, the first one."""
 
     def launcher(self, launcher: Launcher) -> tuple[str, ...]:
-        """Make the command that starts a framework's launcher."""
+        """Return the command that starts a framework's launcher."""
 
     def state(self, index: int) -> tuple[bool, str]:
-        """Say whether a node runs, and give the last of its log."""
+        """Return whether a node runs, and the end of its log."""
 
     def host(self, index: int) -> str:
-        """Name by which the other nodes reach a node."""
+        """Return the name by which the other nodes reach a node."""
 
     def address(self, index: int) -> str:
-        """Its IP address."""
+        """Return a node's IP address."""
 
     def port(self) -> int:
-        """Name a port of the first node that nothing has used yet."""
+        """Return a port of the first node that nothing has used yet."""
 
     def rank_env(self, index: int) -> dict[str, str]:
-        """Variables that a rank needs here to be taken for a host of its own."""
+        """Return the variables that make NCCL treat a rank's node as a separate host."""
 
 
 def run_together(jobs: Sequence[tuple[Node, Command]], *, grace: float | None = None) -> tuple[Outcome, ...]:
-    """Run commands on nodes, all at once, and collect every outcome, in the order given.
+    """Run commands on nodes, all at once; returns the outcomes in the order of the commands.
 
-    When one fails, the others are ended after some seconds of grace. Nothing is waited for without end, not
-    even an engine that no longer answers.
+    When one fails, the others are killed after some seconds of grace. Every wait has a limit, also for an
+    engine that no longer answers.
     """
     done: queue.SimpleQueue[tuple[int, Outcome | BaseException]] = queue.SimpleQueue()
 
@@ -199,13 +199,13 @@ def run_together(jobs: Sequence[tuple[Node, Command]], *, grace: float | None = 
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
             done.put((index, error))
 
-    # Daemon threads: one that hangs on a dead engine must not keep the program from ending.
+    # Daemon threads: a thread that hangs on a dead engine must not keep the program alive.
     for index, (node, command) in enumerate(jobs):
         threading.Thread(target=work, args=(index, node, command), daemon=True).start()
     outcomes: dict[int, Outcome] = {}
     started = time.monotonic()
-    # The loop is a function of its own: CPython 3.11 takes a Ctrl-C on some jumps of a loop past the `except`
-    # that stands around it, and never past the one around a call.
+    # The loop is a separate function: in CPython 3.11, a Ctrl-C on some jumps of a loop skips the `except`
+    # around the loop, but never the one around a call.
     try:
         _collect(jobs, done, outcomes, _GRACE if grace is None else grace)
     except BaseException:

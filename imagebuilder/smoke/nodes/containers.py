@@ -1,4 +1,4 @@
-"""Nodes as containers on a network of their own; whatever happens, nothing of them stays behind."""
+"""Nodes as containers on a private network. They are removed at the end, whatever happens."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The capabilities that a node of root's needs: to take the job's keys whoever owns them, and for sshd, which
-# listens on port 22, confines itself to a folder, and becomes the user who logs in. MPI and NCCL need none:
-# ranks do without reading each other's memory (SYS_PTRACE), as in every container.
+# Capabilities of a node that runs as root: to read the job's keys whoever owns them, and for sshd, which
+# listens on port 22, uses chroot, and becomes the user who logs in. MPI and NCCL need none: as in every
+# container, ranks work without reading each other's memory (SYS_PTRACE).
 _POWERS = ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL")
 _SSHD_POWERS = ("NET_BIND_SERVICE", "SETGID", "SETUID", "SYS_CHROOT")
-# A rank has some threads for each core; a fork bomb has more. The rest of the memory is the host's.
+# Enough for the threads of ranks, but not for a fork bomb. The rest of the memory stays for the host.
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 256
 _SHARE_OF_MEMORY = 0.9
 
@@ -52,7 +52,7 @@ _FILTERED = (
     "this host's firewall sees packets between containers (net.bridge.bridge-nf-call-iptables, which Docker "
     "sets) and drops those of Podman's internal networks"
 )
-# What the engine answers where the container is gone, or not running.
+# The engine's answers if the container is gone or not running.
 _NOT_RUNNING = (404, 409, 500)
 
 
@@ -60,7 +60,7 @@ _NOT_RUNNING = (404, 409, 500)
 def start(
     engine: Engine, target: SmokeTarget, options: SmokeOptions, mode: Mode, run_id: str
 ) -> Iterator[ContainerCluster]:
-    """Start the nodes, with this run's keys and the payload in them; remove everything at the end.
+    """Start the nodes with this run's keys and the payload, and remove everything at the end.
 
     Raises:
         EnvironmentFault: the engine cannot start them.
@@ -72,13 +72,13 @@ def start(
     try:
         with explained("starting the nodes"):
             owner = user_of(engine, target.reference)
-            # An image that has its key in a layer is proven with that one.
+            # An image with a baked key is tested with that key.
             keys = () if target.baked_keys else packing.keys(run_id)
             archive = packing.pack((*keys, *packing.payload()), owner)
-            # Internal: the nodes reach each other, and nothing else.
+            # Internal: the nodes can reach each other and nothing else.
             internal = not engine.filters_internal
             if not internal:
-                log.warning("the nodes' network has a way out: %s", _FILTERED)
+                log.warning("the nodes' network is not isolated: %s", _FILTERED)
             network = engine.client.networks.create(
                 leftovers.name(run_id), driver="bridge", labels=labels, internal=internal
             )
@@ -104,7 +104,7 @@ def start(
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerNode:
-    """A node that is a container; `owner` is the user and group that the image runs as."""
+    """A container as a node; `owner` is the user and group that the image runs as."""
 
     name: str
     container: Container
@@ -132,7 +132,7 @@ class ContainerNode:
         )
 
     def stop(self) -> None:
-        """End what `run` started and has not ended yet."""
+        """Kill what `run` started and still runs."""
         with contextlib.suppress(DockerException, requests.RequestException):
             self.container.exec_run(stop_script(FOLDER))
 
@@ -149,7 +149,7 @@ class ContainerCluster:
     def __init__(
         self, kind: Literal["docker", "podman"], nodes: tuple[ContainerNode, ...], network: Network
     ) -> None:
-        """Take nodes that were started, and read where the engine put them."""
+        """Take started nodes, and read their addresses from the engine."""
         self.kind: Literal["docker", "podman", "process"] = kind
         self.folder = FOLDER
         self.shared = SHARED
@@ -158,7 +158,7 @@ class ContainerCluster:
         self.subnet = _subnet(network)
         self._nodes = nodes
         self._network = str(network.name)
-        # Below the ports that Linux hands out by itself.
+        # Below Linux's ephemeral ports.
         self._ports = iter(range(29400, 30000))
 
     @property
@@ -167,30 +167,30 @@ class ContainerCluster:
         return self._nodes
 
     def host(self, index: int) -> str:
-        """Name by which the other nodes reach a node."""
+        """Return the name by which the other nodes reach a node."""
         return self._nodes[index].name
 
     def address(self, index: int) -> str:
-        """Its IP address."""
+        """Return a node's IP address."""
         container = self._nodes[index].container
         with explained(f"asking for the address of {self._nodes[index].name}"):
             container.reload()
         return str(container.attrs["NetworkSettings"]["Networks"][self._network]["IPAddress"])
 
     def port(self) -> int:
-        """Name a port of the first node that nothing has used yet."""
+        """Return a port of the first node that nothing has used yet."""
         return next(self._ports)
 
     def rank_env(self, index: int) -> dict[str, str]:
-        """Variables that a rank needs here to be taken for a host of its own."""
-        # NCCL tells hosts apart by name and boot id; the boot id is the same in all containers of one host.
+        """Return the variables that make NCCL treat a rank's node as a separate host."""
+        # NCCL identifies hosts by name and boot id, and all containers of one host have the same boot id.
         return {"NCCL_HOSTID": self._nodes[index].name}
 
     def launcher(self, launcher: Launcher) -> tuple[str, ...]:
         return launcher.command
 
     def state(self, index: int) -> tuple[bool, str]:
-        """Say whether a node's container runs, and give the last of its log."""
+        """Return whether a node's container runs, and the end of its log."""
         container = self._nodes[index].container
         with explained(f"asking how {self._nodes[index].name} is"):
             container.reload()
@@ -201,8 +201,8 @@ def _create(
     engine: Engine, reference: str, network: Network, name: str, settings: Mapping[str, object]
 ) -> Container:
     endpoint = engine.client.api.create_endpoint_config(aliases=[name])
-    # The entrypoint then keeps sshd in the foreground, as a worker of a job does, whatever the recipe's
-    # `command:` would start.
+    # With `sshd`, the entrypoint keeps sshd in the foreground, as in a worker of a job, instead of starting
+    # the recipe's `command:`.
     return engine.client.containers.create(
         reference,
         ["sshd"],
@@ -215,12 +215,12 @@ def _create(
 
 
 def confined(engine: Engine, options: SmokeOptions, given: Mapping[str, Any]) -> dict[str, object]:
-    """Say what the container of a node may do and use at most.
+    """Return the limits and permissions of a node's container.
 
     Args:
-        engine: whose host it is; not every engine can limit what a container uses.
+        engine: runs the container; not every engine can limit what a container uses.
         options: of the run; its nodes share the host's memory.
-        given: for this node, which counts first; powers and security options come on top.
+        given: for this node, takes precedence; capabilities and security options are added.
 
     """
     own: dict[str, object] = {"cap_drop": ["ALL"]}
@@ -238,7 +238,7 @@ def confined(engine: Engine, options: SmokeOptions, given: Mapping[str, Any]) ->
 
 
 def _gpus(mode: Mode, index: int, nproc_per_node: int) -> list[docker.types.DeviceRequest]:
-    """Give a node one GPU for each of its ranks, or the one that all ranks share."""
+    """Assign a node one GPU for each of its ranks, or the one GPU that all ranks share."""
     if mode == "cpu":
         return []
     first = index * nproc_per_node
@@ -247,7 +247,7 @@ def _gpus(mode: Mode, index: int, nproc_per_node: int) -> list[docker.types.Devi
 
 
 def _shared(earlier: list[Container]) -> dict[str, object]:
-    """Make an unnamed volume with the first node and give it to the others: it goes with the last of them."""
+    """Create an anonymous volume with the first node and share it; it is removed with the last node."""
     return {"volumes_from": [str(earlier[0].id)]} if earlier else {"volumes": [SHARED]}
 
 

@@ -1,4 +1,4 @@
-"""What is copied into a container before it starts: this run's keys, and the payload."""
+"""Pack what is copied into a container before it starts: this run's keys, and the payload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAMEWORKS = "frameworks.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A file to copy: path, content and mode; without content a folder."""
+    """A file to copy: path, content and mode; without content, a folder."""
 
     path: str
     mode: int
@@ -28,7 +28,7 @@ class Item:
 
 
 def payload() -> tuple[Item, ...]:
-    """Collect the scripts that run inside, and the folders for their pids and for what nodes share."""
+    """Collect the scripts that run inside, and the folders for their pids and for shared files."""
     files = [
         Item(
             path=f"{FOLDER}/{path.relative_to(PAYLOAD)}",
@@ -49,7 +49,7 @@ def frameworks() -> bytes:
 
 
 def keys(run_id: str) -> tuple[Item, ...]:
-    """Make the keys of one run. They are in no image, and on this host only while this runs."""
+    """Make the keys of one run. They are never in an image, and on this host only during the run."""
     with tempfile.TemporaryDirectory(prefix="imagebuilder-keys-") as folder:
         made = Path(folder) / "keys"
         make_keys(made, name=f"smoke-{run_id}", days=1)

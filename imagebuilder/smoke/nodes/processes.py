@@ -1,4 +1,4 @@
-"""Nodes as processes of this host: for a place without a container engine, such as a pod or a GPU host."""
+"""Nodes as processes of this host, for hosts without a container engine, such as a pod."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from imagebuilder.smoke.nodes.cluster import FOLDER, PAYLOAD, Command, Outcome, 
 from imagebuilder.smoke.report import Mode
 from imagebuilder.smoke.target import SmokeOptions
 
-# Seconds beyond a command's own limit, which `timeout` keeps.
+# Seconds after a command's limit, which `timeout` enforces.
 _SPARE = 15.0
 
 
 class ProcessNode:
-    """A node that is only a name: its commands are children of this process."""
+    """A node that is only a name. Its commands are child processes."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        """Name it; the folder holds the payload."""
+        """Take a name, and the folder with the payload."""
         self.name = name
         self._folder = folder
 
     def run(self, command: Command) -> Outcome:
-        """Run a command as a child, in the smoke folder."""
+        """Run a command as a child process, in the smoke folder."""
         started = time.monotonic()
         try:
             result = process.run(
@@ -47,7 +47,7 @@ class ProcessNode:
         except process.CommandError as error:
             result = error.result
         seconds = time.monotonic() - started
-        # Killed by a signal: the number that a shell, and a container engine, would give.
+        # Killed by a signal: the exit code that shells and container engines use.
         code = 128 - result.code if result.code < 0 else result.code
         return Outcome(
             code=code,
@@ -58,7 +58,7 @@ class ProcessNode:
         )
 
     def stop(self) -> None:
-        """End what `run` started and has not ended yet."""
+        """Kill what `run` started and still runs."""
         process.run(stop_script(str(self._folder)), timeout=_SPARE, check=False)
 
     def put(self, name: str, data: bytes) -> None:
@@ -66,7 +66,7 @@ class ProcessNode:
         (self._folder / name).write_bytes(data)
 
     def _anonymous(self, text: str) -> str:
-        """Take this host's paths and name out of what ends in a report."""
+        """Remove this host's paths and name from text for a report."""
         for secret, word in (
             (str(self._folder), FOLDER),
             (sys.prefix, "/venv"),
@@ -79,7 +79,7 @@ class ProcessNode:
 
 
 class ProcessCluster:
-    """Several such nodes; all of them are this host."""
+    """Several such nodes, all on this host."""
 
     kind: Literal["docker", "podman", "process"] = "process"
     subnet = "127.0.0.0/8"
@@ -87,7 +87,7 @@ class ProcessCluster:
     def __init__(
         self, nodes: tuple[ProcessNode, ...], folder: Path, mode: Mode, nproc_per_node: int = 1
     ) -> None:
-        """Take the nodes and what their ranks compute on."""
+        """Take the nodes, and the device that their ranks compute on."""
         self._nodes = nodes
         self._nproc_per_node = nproc_per_node
         self.folder = str(folder)
@@ -130,7 +130,7 @@ class ProcessCluster:
 
 @contextlib.contextmanager
 def start(options: SmokeOptions, mode: Mode) -> Iterator[ProcessCluster]:
-    """Lay the payload out in a temporary folder and make the nodes; the folder goes at the end."""
+    """Write the payload to a temporary folder and make the nodes; the folder is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="imagebuilder-smoke-") as name:
         folder = Path(name) / "payload"
         shutil.copytree(PAYLOAD, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -144,13 +144,13 @@ def start(options: SmokeOptions, mode: Mode) -> Iterator[ProcessCluster]:
 
 
 def environment() -> dict[str, str]:
-    """Give this process's variables; its own Python's folder comes first, as in a venv that is activated."""
+    """Return this process's variables, with its Python's folder first in PATH, as in an active venv."""
     folder = str(Path(sys.executable).parent)
     return {**os.environ, "PATH": f"{folder}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
 
 
 def gpus() -> tuple[str, ...]:
-    """Name this host's GPUs; empty where there is no driver."""
+    """Return this host's GPUs; empty without a driver."""
     if shutil.which("nvidia-smi") is None:
         return ()
     try:
@@ -165,6 +165,6 @@ def memory_bytes() -> int:
 
 
 def _visible(index: int) -> str:
-    """Name the GPU of a rank among those that this process itself may use."""
+    """Return the GPU of a rank, among those that this process may use."""
     given = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry]
     return given[index] if index < len(given) else str(index)

@@ -1,3 +1,4 @@
-"""Views of a smoke report: a page for people (`page`), test cases for CI (`junit`). All that is in them is in
-the JSON report; text that came from an image is made harmless in `visible`.
+"""Views of a smoke report: an HTML page for people (`page`), and test cases for CI (`junit`).
+
+The JSON report has everything that they show. `visible` makes text from an image harmless.
 """

@@ -1,4 +1,4 @@
-"""Charts as SVG, to stand inside a page: no script, no style of their own, readable at the width of a phone.
+"""Charts as SVG for an HTML page: without scripts or styles, readable at the width of a phone.
 
 Colours, lines and type come from the page's style sheet, through classes: `s0`, `s1`, ... for series.
 """
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree as ET
 
-# In the units of the drawing, which are pixels where it is 340 pixels wide: about a phone's width, so that
-# type stays readable there.
+# In units of the drawing, which are pixels if it is shown 340 pixels wide: about the width of a phone, so
+# that text stays readable there.
 WIDTH = 340.0
 _HEIGHT = 230.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 26.0, 42.0
 _LEGEND = 16.0  # what a legend adds to the top
 _ROW = 30.0
-_CHARACTER = 7.2  # about what one takes, for a size of 12 pixels
+_CHARACTER = 7.2  # approximate width of a character at 12 pixels
 _TICKS = 6
-_SERIES = 6  # as many as the style sheet tells apart
+_SERIES = 6  # the number of colours in the style sheet
 
 Point = tuple[float, float]
 
@@ -44,7 +44,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A bar: its name, its length (None: there is none), what is written beside it, and a mark to compare."""
+    """A bar: its name, its length (None for no bar), the text beside it, and a mark to compare with."""
 
     name: str
     value: float | None
@@ -59,11 +59,11 @@ def line_chart(  # noqa: PLR0917 - two axes, two texts, the data and a name for 
 
     Args:
         name: unique in the page; what the drawing's parts refer to each other by.
-        title: what it is, for who cannot see it.
-        description: what it shows, in a sentence or two, for the same.
+        title: for screen readers.
+        description: what the chart shows, in a sentence or two, for screen readers.
         x: the axis to the right.
         y: the axis upwards.
-        series: at most six; points that an axis has no place for are left out.
+        series: at most six; points that an axis cannot show are left out.
         dots: draw the points too.
 
     Returns:
@@ -90,12 +90,12 @@ def line_chart(  # noqa: PLR0917 - two axes, two texts, the data and a name for 
 
 
 def bar_chart(name: str, title: str, description: str, label: str, bars: Sequence[Bar]) -> str:
-    """Draw bars from left to right, one a line, from zero; a mark stands where it ought to end.
+    """Draw horizontal bars from zero, one on each line; a mark shows the ideal length.
 
     Args:
         name: unique in the page.
-        title: what it is, for who cannot see it.
-        description: what it shows, for the same.
+        title: for screen readers.
+        description: what the chart shows, for screen readers.
         label: what the length means, with the unit.
         bars: from top to bottom.
 
@@ -131,7 +131,7 @@ def bar_chart(name: str, title: str, description: str, label: str, bars: Sequenc
 
 @dataclass(frozen=True, kw_only=True)
 class _Scale:
-    """From a value to its place on the drawing, and the values that are labelled."""
+    """Maps values to positions on the drawing, and knows the values to label."""
 
     axis: Axis
     low: float
@@ -153,7 +153,7 @@ class _Scale:
 
 
 def _linear_ticks(values: Sequence[float]) -> tuple[float, ...]:
-    """Label round numbers, from zero on where no value is below it."""
+    """Label round numbers, starting from zero if no value is negative."""
     low, high = min(0.0, *values), max(0.0, *values)
     if low == high:
         high = 1.0
@@ -169,13 +169,13 @@ def _log_ticks(values: Sequence[float], base: int) -> tuple[float, ...]:
     low = math.floor(math.log(min(values), base) + 1e-9)
     high = max(math.ceil(math.log(max(values), base) - 1e-9), low + 1)
     least = math.ceil((high - low) / (_TICKS - 1))
-    # One that ends where the values do, if there is one near.
+    # Prefer a label at the last value, if one is near.
     stride = next((step for step in (least, least + 1, least + 2) if (high - low) % step == 0), least)
     return tuple(float(base) ** power for power in range(low, high + stride, stride))
 
 
 def _fitting(points: Sequence[Point], x: Axis, y: Axis) -> list[Point]:
-    """Leave out what cannot be drawn: no number, and what has no logarithm."""
+    """Leave out what cannot be drawn: NaN, infinity, and values without a logarithm."""
     return [
         point
         for point in points
@@ -214,7 +214,7 @@ def _axes(svg: ET.Element, x: _Scale, y: _Scale) -> None:
 
 
 def _legend(svg: ET.Element, names: Sequence[str]) -> None:
-    """Name the lines, where there are several, below the axis' label."""
+    """Draw a legend below the axis label, if there are several lines."""
     left, middle = _LEFT, 24.0
     for index, name in enumerate(names if len(names) > 1 else ()):
         group = ET.SubElement(svg, "g", {"class": f"series s{index}"})
@@ -236,7 +236,7 @@ def _label(  # noqa: PLR0917
 
 
 def _widest(bars: Sequence[Bar]) -> int:
-    """Count the characters that have to fit to the right of a bar; a bar that is absent has all the room."""
+    """Count the characters that must fit to the right of a bar; without a bar the text has all the room."""
     return max((len(bar.text) for bar in bars if bar.value is not None), default=0) + 1
 
 

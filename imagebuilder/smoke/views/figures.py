@@ -1,4 +1,4 @@
-"""The charts of a report: what its evidence gives to draw, with the words that belong to it."""
+"""The charts of a report, with headings and captions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from imagebuilder.smoke.report import Report
 from imagebuilder.smoke.views.chart import Axis, Bar, Series, bar_chart, line_chart
 
 SCALING_CAPTION = "containers on one host; not a cluster prediction"
-_DRAWN_STEPS = 400  # more points than that a line of this width does not show
+_DRAWN_STEPS = 400  # a line of this width cannot show more points
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A chart with its heading, the SVG, and what to know when reading it."""
+    """A chart: its heading, the SVG, and a caption."""
 
     heading: str
     svg: str
@@ -23,7 +23,7 @@ class Figure:
 
 
 def figures(report: Report) -> tuple[Figure, ...]:
-    """Draw what a report has: bus bandwidth by size, speed-up by layout, loss by step."""
+    """Draw the charts that a report has data for: bandwidth by size, speed-up by layout, loss by step."""
     made = (
         *(
             _bandwidth(report, number, name, rows)
@@ -36,7 +36,7 @@ def figures(report: Report) -> tuple[Figure, ...]:
 
 
 def size(count: float) -> str:
-    """Write a number of bytes that is a power of two, or near one.
+    """Format a number of bytes that is a power of two, or near one.
 
     >>> size(4), size(65536), size(1 << 26)
     ('4 B', '64 KiB', '64 MiB')
@@ -49,7 +49,7 @@ def size(count: float) -> str:
 
 
 def rate(gigabytes: float) -> str:
-    """Write a bandwidth, given in 10^9 bytes a second.
+    """Format a bandwidth, given in 10^9 bytes a second.
 
     >>> rate(10), rate(0.001), rate(0.00001)
     ('10 GB/s', '1 MB/s', '10 kB/s')
@@ -109,9 +109,7 @@ def _speedup(rows: tuple[ScalingRow, ...]) -> Figure | None:
         "speed-up against 1 × 1",  # noqa: RUF001
         bars,
     )
-    caption = (
-        f"Nodes × processes, the same global batch; a mark where all ranks would add up; {SCALING_CAPTION}."  # noqa: RUF001
-    )
+    caption = f"Nodes × processes, the same global batch; the mark shows perfect scaling; {SCALING_CAPTION}."  # noqa: RUF001
     return Figure(heading="Scaling", svg=svg, caption=caption)
 
 
@@ -121,7 +119,7 @@ def _losses(values: tuple[float | None, ...]) -> Figure | None:
         return None
     every = -(-len(points) // _DRAWN_STEPS)
     missing = len(values) - len(points)
-    lost = f" {missing} of {len(values)} were no number." if missing else ""
+    lost = f" {missing} of {len(values)} were not numbers." if missing else ""
     ends = f"from {points[0][1]:.3g} to {points[-1][1]:.3g} in {len(values)} logged steps"
     svg = line_chart(
         "losses",

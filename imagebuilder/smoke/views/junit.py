@@ -13,10 +13,9 @@ _STEP_CHARACTERS = 4000
 def render(report: Report) -> str:
     """Write a report as JUnit XML.
 
-    The format has no standard; this keeps to what GitLab, Jenkins and the actions for GitHub read:
-    `testsuites`, `testsuite`, `properties`, `testcase` with `failure` or `skipped`. Where nothing failed, and
-    the report is no proof all the same (a required check was skipped), a test case `verdict` fails: a CI
-    service counts skipped tests as good.
+    The format has no standard. This uses what GitLab, Jenkins and GitHub actions read: `testsuites`,
+    `testsuite`, `properties`, `testcase` with `failure` or `skipped`. CI services count skipped tests as
+    good. So if nothing failed but a required check was skipped, an extra test case `verdict` fails.
 
     Returns:
         Well-formed XML 1.0, whatever is in the report.
@@ -59,7 +58,7 @@ def _case(check: CheckResult) -> ET.Element:
 def _verdict(missing: str) -> ET.Element:
     case = _testcase("verdict", 0)
     failure = ET.SubElement(case, "failure", _fit({"message": missing, "type": "NotAProof"}))
-    failure.text = visible(f"{missing}\n-> what was skipped says why")
+    failure.text = visible(f"{missing}\n-> the skipped checks say why")
     return case
 
 
@@ -90,7 +89,7 @@ def _finding(finding: Finding) -> str:
 
 def _step(step: Step) -> str:
     if step.timed_out:
-        ended = f"given up after {step.seconds:.1f} s"
+        ended = f"killed after {step.seconds:.1f} s"
     else:
         ended = f"exit code {'none' if step.exit_code is None else step.exit_code}, {step.seconds:.1f} s"
     return f"{step.node}$ {step.command}\n[{ended}]\n{tail(step.output, _STEP_CHARACTERS)}"

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no script, no font, no picture, no request."""
+"""A report as one self-contained HTML page: no scripts, fonts, pictures or requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What went wrong in one check, in the same way on some nodes; `number` is the check's place, from 1."""
+    """One failure of a check, on one or more nodes; `number` is the position of the check, from 1."""
 
     number: int
     check: str
@@ -32,7 +32,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class PinLine:
-    """A pin as wanted and as found; `note` where it was not asked for, or differs between nodes."""
+    """A pin, and the loaded version; `note` says if it was not checked, or differs between nodes."""
 
     name: str
     wanted: str
@@ -42,10 +42,10 @@ class PinLine:
 
 
 def render(report: Report) -> str:
-    """Write a report as a page.
+    """Return a report as an HTML page.
 
-    Everything in it is escaped, and its content security policy allows nothing but its own style sheet,
-    named by its hash. So whatever an image wrote into its logs, the page runs nothing and fetches nothing.
+    All text is escaped, and the content security policy allows only the page's own style sheet, by its hash.
+    So the page runs and fetches nothing, whatever an image wrote into its logs.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
@@ -59,7 +59,7 @@ def render(report: Report) -> str:
     environment.filters |= {"seconds": seconds, "tail": tail, "layout": figures.layout, "sig": _significant}
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    # Built as XML, so escaped already.
+    # Built as XML, so it is escaped already.
     charts = [(figure, Markup(visible(figure.svg))) for figure in figures.figures(report)]  # noqa: S704
     return environment.get_template("page.html.j2").render(
         report=report,
@@ -79,7 +79,7 @@ def render(report: Report) -> str:
 
 
 def failures(report: Report) -> tuple[Failure, ...]:
-    """Take all findings, in order; those that differ in nothing but the node are one."""
+    """Return all findings in order; findings that differ only in the node become one."""
     nodes: dict[tuple[int, str, str, str], list[str]] = {}
     for number, check in enumerate(report.checks, 1):
         for finding in check.findings:
@@ -92,7 +92,7 @@ def failures(report: Report) -> tuple[Failure, ...]:
 
 
 def pin_lines(report: Report) -> tuple[PinLine, ...]:
-    """Set each pin beside what loads; wrong are those of a failed check that differ in a leading number."""
+    """Pair each pin with the loaded version. A pin is wrong if its check failed and a number differs."""
     check = evidence.check(report, "pins")
     found = evidence.pins(report)
     unasked = check.evidence.get("not asked", ()) if check else ()
@@ -125,7 +125,7 @@ def pin_lines(report: Report) -> tuple[PinLine, ...]:
 
 
 def seconds(value: float) -> str:
-    """Write a duration.
+    """Format a duration.
 
     >>> seconds(0.172), seconds(13.46), seconds(320)
     ('0.2 s', '13.5 s', '5 min 20 s')
@@ -134,7 +134,7 @@ def seconds(value: float) -> str:
 
 
 def _agree(pin: str, version: str) -> bool:
-    """Compare the numbers that both have: which of them count, the catalog says and the check has judged."""
+    """Compare the numbers that both versions have. The check itself, with the catalog, is stricter."""
     wanted, got = numbers(pin), numbers(version)
     count = min(len(wanted), len(got))
     return count > 0 and wanted[:count] == got[:count]
@@ -151,5 +151,5 @@ def _significant(value: float | None, digits: int = 3) -> str:
 
 
 def _finalized(value: object) -> object:
-    """Make every text that a template prints harmless to read; what is markup already is ours."""
+    """Make all text that a template prints harmless; markup is our own and stays."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
