@@ -1,4 +1,4 @@
-"""Comparing a lock with others: its base with the registry, its wheels with their own metadata."""
+"""Compares a lock with its sources: the base with the registry, wheels with their metadata."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from imagebuilder.resolve.request import Request
 
 
 def require_base(context: BuildContext) -> None:
-    """Refuse a lock whose base differs from the registry's: programs of that base are about to run.
+    """Refuse a lock whose base differs from the registry's, before programs of the base run.
 
-    Where the registry does not answer, the build goes on, with a note that nothing was compared.
+    If the registry does not answer, the build continues, with a note that nothing was compared.
 
     Raises:
         LockError: names every key that differs.
@@ -30,18 +30,16 @@ def require_base(context: BuildContext) -> None:
     try:
         differing = read.differences(lock.image, lock.architecture, context.site)
     except RegistryError as error:
-        # Only a registry that gave no answer leaves a cause behind.
+        # An error with a cause means that the registry did not answer.
         if error.__cause__ is None:
             raise
-        context.progress.note(
-            f"what the lock says of {lock.image.name} was not compared with its registry: {error}"
-        )
+        context.progress.note(f"the lock's {lock.image.name} was not compared with its registry: {error}")
         return
     _refuse_base(lock.image, differing, lock.recipe)
 
 
 def require_image(context: BuildContext, request: Request) -> None:
-    """Refuse wheels that nothing requires, missing ones, and a base that holds something else.
+    """Refuse wheels that nothing requires, missing wheels, and a base with other content than the lock says.
 
     Raises:
         LockError: names every such wheel, and every key of the base that differs.
@@ -54,7 +52,7 @@ def require_image(context: BuildContext, request: Request) -> None:
 
 
 def require_build(context: BuildContext, layer: BuiltLayer) -> None:
-    """Refuse a component's build, before it runs, if it has wheels that nothing requires, or lacks some.
+    """Refuse a component's build before it runs if nothing requires one of its wheels, or one is missing.
 
     Raises:
         LockError: names every such wheel.
@@ -114,7 +112,7 @@ def _require(wheels: Sequence[Wheel], asked: closure.Asked, context: BuildContex
 def _refuse_base(image: BaseImage, keys: Sequence[str], recipe: str) -> None:
     problems = [
         Problem(
-            message=f"is not what {image.name}@{image.digest} has",
+            message=f"differs from {image.name}@{image.digest}",
             where=f"the lock of {recipe}: image.{key}",
             hint="the lock was changed: lock the recipe again",
         )

@@ -1,6 +1,6 @@
 """The base of the Dockerfile's stages: a registry's image, or one bootstrapped here from locked packages.
 
-A bootstrapped base has the essential packages and apt, each as locked: no registry has to be reached, and the
+A bootstrapped base has the essential packages and apt in the locked versions. It needs no registry, and the
 same lock gives the same bytes.
 """
 
@@ -31,12 +31,12 @@ from imagebuilder.store import LayerRecord, Store, check_bytes, explained
 
 Choice = Literal["auto", "registry", "bootstrap"]
 CHOICES: tuple[Choice, ...] = ("auto", "registry", "bootstrap")
-_LIMIT = 600.0  # seconds for an engine to take 50 MB, or to let go of them
+_LIMIT = 600.0  # seconds for an engine to import 50 MB, or to remove them
 
 
 @dataclass(frozen=True, kw_only=True)
-class Base:
-    """Where the base comes from: a registry if there is a digest, else the lock's packages."""
+class StageBase:
+    """The origin of the base: a registry if `digest` is not empty, else the lock's packages."""
 
     name: str
     digest: str = ""
@@ -47,24 +47,24 @@ class Base:
         return f"docker-image://{self.name}@{self.digest}"
 
 
-def choose(layer: OsLayer, wanted: Choice) -> Base:
-    """Decide where the base comes from.
+def choose(layer: OsLayer, wanted: Choice) -> StageBase:
+    """Choose the origin of the base.
 
     Args:
         layer: names distribution and suite.
         wanted: `registry`, `bootstrap`, or `auto`: the registry if it answers, else a bootstrapped base.
 
     Raises:
-        EnvironmentFault: `registry` was asked for, and no registry answers.
+        EnvironmentFault: `wanted` is `registry`, and no registry answers.
 
     """
     name = f"{layer.distribution}:{layer.suite}"
     if wanted == "bootstrap":
-        return Base(name=name)
+        return StageBase(name=name)
     if digest := buildx.base_digest(name):
-        return Base(name=name, digest=digest)
+        return StageBase(name=name, digest=digest)
     if wanted == "auto":
-        return Base(name=name)
+        return StageBase(name=name)
     raise EnvironmentFault(
         f"no registry answers for the base `{name}`",
         where="--base",
@@ -73,21 +73,21 @@ def choose(layer: OsLayer, wanted: Choice) -> Base:
 
 
 @contextlib.contextmanager
-def handed(base: Base, layer: OsLayer, builder: Builder, context: BuildContext) -> Iterator[str]:
-    """Give a builder the base for as long as the block runs; bootstrap it first if no registry has it.
+def handed(base: StageBase, layer: OsLayer, builder: Builder, context: BuildContext) -> Iterator[str]:
+    """Provide the base to a builder while the block runs; bootstrap it first if it is not from a registry.
 
     Args:
-        base: where it comes from.
+        base: the origin of the base.
         layer: names the packages; the store has all of them.
-        builder: takes the base.
-        context: says where the base is kept, and shows the progress.
+        builder: reads the base.
+        context: has the store for the base, and shows the progress.
 
     Yields:
-        The value of `--build-context` for it.
+        The value of `--build-context` for the base.
 
     Raises:
         BuildError: a package's script failed.
-        EnvironmentFault: mmdebstrap is missing, this user may not make namespaces, or the engine refused.
+        EnvironmentFault: mmdebstrap is missing, this user may not create namespaces, or the engine refused.
 
     """
     if base.digest:
@@ -99,7 +99,7 @@ def handed(base: Base, layer: OsLayer, builder: Builder, context: BuildContext) 
             blobs = ((context.store.blob(record.digest), record),)
             yield _layout(blobs, {"Cmd": ["bash"]}, layer.architecture, folder / "base")
         return
-    # An engine with the classic image store does not read layouts: the base is an image during this build.
+    # Engines with the classic image store cannot read layouts, so import the base as an image for this build.
     name = f"imagebuilder-base:{record.diff_id.removeprefix('sha256:')[:12]}-{secrets.token_hex(4)}"
     blob = context.store.blob(record.digest)
     try:
@@ -108,7 +108,7 @@ def handed(base: Base, layer: OsLayer, builder: Builder, context: BuildContext) 
         )
     except CommandError as error:
         raise EnvironmentFault(
-            f"the engine does not take the base: {error.result.stderr.strip()}",
+            f"the engine could not import the base: {error.result.stderr.strip()}",
             where="--engine docker",
             hint="is its disk full?",
         ) from error
@@ -122,13 +122,13 @@ def imported(image: BaseImage, architecture: str, store: Store, folder: Path) ->
     """Write a registry's base as an OCI layout from the store, so that BuildKit does not ask the registry.
 
     Args:
-        image: the lock's description of it; its layers are in the store.
-        architecture: as OCI names it.
+        image: the base from the lock; its layers are in the store.
+        architecture: OCI's name of it.
         store: has the layers.
-        folder: the layout's; it is created.
+        folder: the layout is written here; it is created.
 
     Returns:
-        The value of `--build-context` for it.
+        The value of `--build-context` for the base.
 
     """
     for layer in image.layers:
@@ -147,7 +147,7 @@ def bootstrap(layer: OsLayer, context: BuildContext) -> LayerRecord:
 
     Raises:
         BuildError: a package's script failed.
-        EnvironmentFault: mmdebstrap is missing, or this user may not make namespaces.
+        EnvironmentFault: mmdebstrap is missing, or this user may not create namespaces.
 
     """
     tools = choose_tools(context.site)

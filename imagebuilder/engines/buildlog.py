@@ -1,7 +1,7 @@
-"""What buildx tells while it builds, as rows of our own progress display, and as the reason of a failure.
+"""Reads the output of buildx: shows its steps in our progress display, and keeps the cause of a failure.
 
-Two formats: `--progress rawjson` (buildx 0.13), one JSON object after the other as BuildKit's client has them
-(client/graph.go, `SolveStatus`), and the plain text of older ones (util/progress/progressui/printer.go).
+There are two formats. `--progress rawjson` (buildx 0.13) prints JSON objects of BuildKit's client
+(client/graph.go, `SolveStatus`). Older releases print plain text (util/progress/progressui/printer.go).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _TAIL = 40  # lines kept of each step
 _LONGEST = 60  # characters of a step's title
 _LINE = re.compile(r"#(\d+) (?:\d+\.\d+ )?(.*)")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# What a Dockerfile's RUN shows before its command; a script that is written out begins with a comment.
+# Options that a RUN step shows before its command. Our scripts begin with a comment, which becomes the title.
 _NOISE = re.compile(r"--(?:mount|network|security|chmod|link)(?:=\S+)?\s+|<<-?'?\w+'?\s*")
 _SCRIPT = re.compile(r"\(# (.*)\.\.\.\)$")
 
 
 @dataclass(kw_only=True)
-class Step:
-    """One step of a build: `name` is BuildKit's, `title` what people are shown."""
+class BuildStep:
+    """One step of a build: `name` is BuildKit's name of it, and `title` is shown to people."""
 
     name: str
     title: str
@@ -42,21 +42,21 @@ class BuildLog:
     """Reads the output of one build, and keeps what an error message needs."""
 
     def __init__(self, progress: Progress, *, raw: bool) -> None:
-        """Begin.
+        """Begin a log.
 
         Args:
-            progress: where the steps of the Dockerfile are shown.
+            progress: shows the steps of the Dockerfile.
             raw: whether the output is JSON.
 
         """
         self._progress = progress
         self._raw = raw
         self._rest = ""
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, BuildStep] = {}
         self._other: deque[str] = deque(maxlen=_TAIL)
 
     def hear(self, text: str) -> None:
-        """Take the next piece of output; it may end anywhere."""
+        """Read the next piece of output, which may end in the middle of a line."""
         self._rest += text
         if self._raw:
             self._read_json()
@@ -66,7 +66,7 @@ class BuildLog:
                 self._read_line(_ESCAPES.sub("", line).rstrip("\r"))
 
     def end(self, *, ok: bool) -> None:
-        """Take the end of the output; steps that were still running have not ended well, unless all did."""
+        """Read the end of the output; steps that still run are done with `ok`, else failed."""
         for line in self._rest.splitlines():
             self._say(line)
         self._rest = ""
@@ -75,14 +75,14 @@ class BuildLog:
                 self._close(key, step, "done" if ok else "failed")
 
     @property
-    def failed(self) -> Step | None:
-        """The step that failed, if one did; those that BuildKit broke off because of it come after it."""
+    def failed(self) -> BuildStep | None:
+        """The step that failed, if any; steps that BuildKit cancelled because of it do not count."""
         failed = [step for step in self._steps.values() if step.error]
         return min(failed, key=lambda step: "context canceled" in step.error, default=None)
 
     @property
     def said(self) -> str:
-        """What buildx said outside of any step: its last lines."""
+        """The last lines that buildx printed outside of steps."""
         return "\n".join(self._other)
 
     def _read_json(self) -> None:
@@ -90,7 +90,7 @@ class BuildLog:
         while self._rest:
             self._rest = self._rest.lstrip()
             if self._rest and self._rest[0] != "{":
-                # buildx's own words, between or after the objects.
+                # A line of buildx itself, between or after the objects.
                 line, newline, rest = self._rest.partition("\n")
                 if not newline:
                     return
@@ -116,16 +116,16 @@ class BuildLog:
             elif vertex.get("started"):
                 self._open(key, step)
         for entry in event.get("logs") or ():
-            if found := self._steps.get(str(entry.get("vertex", ""))):
+            if logged := self._steps.get(str(entry.get("vertex", ""))):
                 data = base64.b64decode(entry.get("data") or "").decode(errors="replace")
-                found.lines += [line for line in data.splitlines() if line.strip()]
+                logged.lines += [line for line in data.splitlines() if line.strip()]
 
     def _read_line(self, line: str) -> None:
-        found = _LINE.fullmatch(line)
-        if not found:
+        match = _LINE.fullmatch(line)
+        if not match:
             self._say(line)
             return
-        key, text = found[1], found[2]
+        key, text = match[1], match[2]
         if key not in self._steps:
             self._open(key, self._step(key, text))
             return
@@ -139,17 +139,17 @@ class BuildLog:
         elif text.strip() and text != step.name:
             step.lines.append(text)
 
-    def _step(self, key: str, name: str) -> Step:
+    def _step(self, key: str, name: str) -> BuildStep:
         if key not in self._steps:
-            self._steps[key] = Step(name=name, title=title(name))
+            self._steps[key] = BuildStep(name=name, title=title(name))
         return self._steps[key]
 
-    def _open(self, key: str, step: Step) -> None:
+    def _open(self, key: str, step: BuildStep) -> None:
         if not step.state and step.title:
             step.state = "building"
             self._progress.begin(f"step:{key}", step.title, "building")
 
-    def _close(self, key: str, step: Step, state: str) -> None:
+    def _close(self, key: str, step: BuildStep, state: str) -> None:
         if step.state in {"", "building"} and step.title:
             step.state = state
             self._progress.end(f"step:{key}", step.title, state)
@@ -160,15 +160,15 @@ class BuildLog:
 
 
 def title(name: str) -> str:
-    """Shorten a step's name to one line; empty for what is BuildKit's own business.
+    """Shorten a step's name to one line; return "" for BuildKit's internal steps.
 
     >>> title("[os 2/3] RUN --mount=type=cache,target=/x apt-get update")
     'os 2/3: RUN apt-get update'
     """
-    found = re.match(r"\[([^]]+)\] ?(.*)", name, re.DOTALL)
-    if not found:
+    match = re.match(r"\[([^]]+)\] ?(.*)", name, re.DOTALL)
+    if not match:
         return name if name.startswith(("exporting", "importing", "writing")) else ""
-    stage, command = found[1], " ".join(_NOISE.sub("", found[2]).split())
+    stage, command = match[1], " ".join(_NOISE.sub("", match[2]).split())
     command = _SCRIPT.sub(r"\1", command)
     if stage in {"internal", "auth"} or stage.startswith("context "):
         return ""

@@ -1,4 +1,4 @@
-"""docker buildx: whether it is installed, which builder answers, what that can do; and one build with it."""
+"""docker buildx: finds it and its builder, checks their versions, runs a build, and explains failures."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from imagebuilder.core import process
 from imagebuilder.core.process import CommandError
 from imagebuilder.core.progress import Progress
 from imagebuilder.core.yamlfile import printable
-from imagebuilder.engines.buildlog import BuildLog, Step
+from imagebuilder.engines.buildlog import BuildLog, BuildStep
 from imagebuilder.errors import BuildError, EnvironmentFault, FetchError, ImagebuilderError
 from imagebuilder.host.site import redact
 
 _LIMIT = 4 * 3600.0  # seconds; a build of everything on a slow disk
 _ASKING = 60.0
-_STARTING = 600.0  # a builder in a container is fetched and started by the first question
+_STARTING = 600.0  # the first command downloads and starts a builder that runs in a container
 _TAIL = 12
 # --build-context: https://docs.docker.com/reference/cli/docker/buildx/build/ and its release notes.
 _BUILDX = (0, 8)
 _RAW_JSON = (0, 13)
-# Dockerfile 1.4 is built into BuildKit 0.10, and that into Docker Engine 23.
+# BuildKit 0.10 has Dockerfile syntax 1.4, and Docker Engine 23 has BuildKit 0.10.
 _BUILDKIT = (0, 10)
 _ENGINE = (23, 0)
-_INSTALL = (
-    "install Debian's docker-buildx, or Docker's docker-buildx-plugin; `imagebuilder doctor` looks into it"
-)
+_INSTALL = "install Debian's docker-buildx, or Docker's docker-buildx-plugin; `imagebuilder doctor` checks it"
 _OLD_ENGINE = "upgrade Docker, name a newer builder with --builder, or build with --engine embedded"
 
 
@@ -37,14 +35,14 @@ class Builder:
     """A builder that answers.
 
     Attributes:
-        name: its own.
+        name: its name.
         asked: the name given by `--builder`; empty for the builder in use.
         driver: `docker` (the engine's own), `docker-container`, `kubernetes` or `remote`.
         version: of BuildKit, or of the engine for the driver `docker`, as it reports it.
-        raw_json: whether buildx writes its progress as JSON.
-        merges: whether `COPY --link` makes layers that do not depend on those below; only the classic image
-            store of an engine cannot, and it cannot export OCI images either.
-        buildx: the version of buildx, as `0.13`.
+        raw_json: whether buildx can write its progress as JSON.
+        merges: whether `COPY --link` makes layers that do not depend on those below. It is false only for
+            engines with the classic image store, which cannot export OCI images either.
+        buildx: the version of buildx, such as `0.13`.
 
     """
 
@@ -58,16 +56,17 @@ class Builder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class BuildxRequest:
     """One build.
 
     Attributes:
         dockerfile: its path.
-        context: the folder that it is given; our Dockerfiles copy nothing from it.
-        platform: to build for, as OCI names it.
-        contexts: values of `--build-context`: each name is an image or stage that the place replaces.
+        context: the build's context folder.
+        platform: the target platform, in OCI's form.
+        contexts: values of `--build-context`: the name of an image or stage, and what replaces it.
         secrets: ids and files.
-        arguments: build arguments, passed in the environment: a list of processes does not show their values.
+        arguments: build arguments. They are passed in the environment, because the list of processes shows
+            command lines.
         outputs: `--output`, `--tag`, `--load` and the like.
 
     """
@@ -82,12 +81,12 @@ class Request:
 
 
 def look_up(name: str = "", *, start: bool = True) -> Builder:
-    """Find a builder, and make sure that it is new enough for our Dockerfiles.
+    """Find a builder, and check that it is new enough for our Dockerfiles.
 
     Args:
-        name: as `docker buildx ls` has it; empty for the one in use.
-        start: whether to start a builder that does not run yet, which may fetch an image; without it such
-            a builder has no version.
+        name: its name in `docker buildx ls`; empty for the one in use.
+        start: whether to start a builder that does not run yet, which may download an image. A builder that
+            does not run has no version.
 
     Raises:
         EnvironmentFault: docker, buildx, the engine or the builder is missing or too old.
@@ -100,7 +99,7 @@ def look_up(name: str = "", *, start: bool = True) -> Builder:
     except CommandError as error:
         raise _no_builder(name, _last_line(error)) from error
     driver = _field(text, "Driver")
-    # Asked about an engine that is not there, buildx ends with 0 all the same.
+    # buildx exits with 0 even if the engine does not answer.
     if (reason := _field(text, "Error")) or not driver:
         raise _no_builder(name, reason or "it does not say what it is")
     if driver == "docker":
@@ -113,7 +112,7 @@ def look_up(name: str = "", *, start: bool = True) -> Builder:
             )
     else:
         found, merges = _field(text, "BuildKit version") or _field(text, "Buildkit"), True
-        # Development builds say v0.0.0+unknown: they are taken at their word when they fail.
+        # Development builds report v0.0.0+unknown; they are accepted, and fail later if they are too old.
         if (0, 0) < _numbers(found) < _BUILDKIT:
             raise EnvironmentFault(
                 f"BuildKit {found} is too old to build this Dockerfile: it needs 0.10",
@@ -140,7 +139,7 @@ def base_digest(reference: str) -> str:
         return ""
 
 
-def command(builder: Builder, request: Request) -> tuple[str, ...]:
+def command(builder: Builder, request: BuildxRequest) -> tuple[str, ...]:
     """Write the command line of a build."""
     words = ["docker", "buildx", "build", "--file", str(request.dockerfile), "--platform", request.platform]
     words += ["--progress", "rawjson" if builder.raw_json else "plain"]
@@ -155,11 +154,11 @@ def command(builder: Builder, request: Request) -> tuple[str, ...]:
     return (*words, *request.outputs, str(request.context))
 
 
-def build(builder: Builder, request: Request, progress: Progress) -> None:
-    """Build, showing each step.
+def build(builder: Builder, request: BuildxRequest, progress: Progress) -> None:
+    """Build, and show each step.
 
     Raises:
-        BuildError: a step failed; says which, and its last lines.
+        BuildError: a step failed; names it, with its last lines.
         FetchError: the archive or the index no longer has what the lock names.
         EnvironmentFault: the builder lacks something, or broke.
 
@@ -177,22 +176,22 @@ def build(builder: Builder, request: Request, progress: Progress) -> None:
         raise explain(log.failed, log.said)
 
 
-def explain(step: Step | None, said: str) -> ImagebuilderError:
-    """Say why a build failed, and what to do.
+def explain(step: BuildStep | None, said: str) -> ImagebuilderError:
+    """Return an error that says why a build failed, and what to do.
 
     Args:
-        step: the step that failed; None where buildx gave up before or between them.
-        said: the last words of buildx.
+        step: the step that failed; None if buildx failed outside of steps.
+        said: the last lines that buildx printed outside of steps.
 
     """
     lines = list(step.lines) if step else []
-    # BuildKit repeats the whole command before it comes to the point.
+    # BuildKit repeats the whole command before the error.
     error = re.sub(r".*did not complete successfully: ", "", step.error, flags=re.DOTALL) if step else ""
     text = "\n".join([*lines, error, said])
     where = step.title if step and step.title else "docker buildx"
     for cause in (_moved_on, _no_wheel, _lacking):
-        if (found := cause(text, where)) is not None:
-            return found
+        if (fault := cause(text, where)) is not None:
+            return fault
     shown = [line for line in (*lines, *(error or said).splitlines()) if line.strip()]
     return BuildError(
         "this step failed:\n" + printable_lines(shown[-_TAIL:]),
@@ -202,12 +201,12 @@ def explain(step: Step | None, said: str) -> ImagebuilderError:
 
 
 def printable_lines(lines: Sequence[str]) -> str:
-    """Join lines of a log for people: no control characters, no passwords in URLs."""
+    """Join lines of a log, without control characters, and without passwords in URLs."""
     return "\n".join(printable(redact(line)) for line in lines)
 
 
 def _moved_on(text: str, where: str) -> FetchError | None:
-    """Recognise apt's words for versions that it does not find."""
+    """Recognise apt's messages about versions that the archive does not have."""
     gone = dict.fromkeys(
         f"{name}={version}"
         for version, name in re.findall(r"E: Version '(\S+)' for '(\S+)' was not found", text)
@@ -225,10 +224,10 @@ def _moved_on(text: str, where: str) -> FetchError | None:
 
 
 def _no_wheel(text: str, where: str) -> FetchError | None:
-    found = re.search(r"ERROR: No matching distribution found for (\S+)", text)
-    if not found and "DO NOT MATCH THE HASHES" not in text:
+    match = re.search(r"ERROR: No matching distribution found for (\S+)", text)
+    if not match and "DO NOT MATCH THE HASHES" not in text:
         return None
-    what = f"the index has no {found[1]}" if found else "the index has a wheel of other bytes than the lock's"
+    what = f"the index has no {match[1]}" if match else "the index has a wheel with other bytes than the lock"
     return FetchError(
         what,
         where=where,
@@ -236,7 +235,7 @@ def _no_wheel(text: str, where: str) -> FetchError | None:
     )
 
 
-# Words of BuildKit and Docker, what they mean, and what helps.
+# Messages of BuildKit and Docker, with their meaning and a hint.
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"failed to resolve source metadata for (\S+?):? ",
@@ -256,7 +255,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"failed to create endpoint \S+ on network (\S+):",
         "the engine's network `{0}` does not work",
-        "its log says more; a restart of the engine makes the network anew",
+        "the engine's log says more; restarting the engine creates the network again",
     ),
     (
         r"unknown flag: (\S+)",
@@ -266,16 +265,16 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"(?:Cannot connect to the Docker daemon|error during connect|connection refused|closing transport)",
         "the builder stopped answering",
-        "does the engine still run? `docker buildx ls` says",
+        "check with `docker buildx ls` whether the engine still runs",
     ),
 )
 
 
 def _lacking(text: str, where: str) -> EnvironmentFault | FetchError | None:
     for pattern, meaning, hint in _CAUSES:
-        if found := re.search(pattern, text):
+        if match := re.search(pattern, text):
             kind = FetchError if "registry" in meaning else EnvironmentFault
-            return kind(meaning.format(*(printable(word) for word in found.groups())), where=where, hint=hint)
+            return kind(meaning.format(*(printable(word) for word in match.groups())), where=where, hint=hint)
     return None
 
 
@@ -287,7 +286,7 @@ def _buildx_version() -> tuple[int, int]:
     version = _numbers(text)
     if (0, 0) < version < _BUILDX:
         raise EnvironmentFault(
-            f"buildx {version[0]}.{version[1]} is too old: build contexts with names need 0.8",
+            f"buildx {version[0]}.{version[1]} is too old: named build contexts need 0.8",
             where="--engine docker",
             hint=_INSTALL,
         )
@@ -295,7 +294,7 @@ def _buildx_version() -> tuple[int, int]:
 
 
 def _engine() -> tuple[str, bool]:
-    """Ask the engine for its version, and whether it has the containerd image store."""
+    """Return the engine's version, and whether it has the containerd image store."""
     try:
         version = process.run(
             ["docker", "version", "--format", "{{.Server.Version}}"], timeout=_ASKING
@@ -316,15 +315,15 @@ def _no_builder(name: str, reason: str) -> EnvironmentFault:
     return EnvironmentFault(
         f"{what}: {printable(redact(reason))}",
         where="--builder" if name else "--engine docker",
-        hint="`docker buildx ls` names those there are; is Docker running, and DOCKER_HOST right?",
+        hint="`docker buildx ls` lists the builders; is Docker running, and is DOCKER_HOST right?",
     )
 
 
 def _field(text: str, name: str) -> str:
-    found = re.search(rf"^{re.escape(name)}:\s*(.*?)\s*$", text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"^{re.escape(name)}:\s*(.*?)\s*$", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _numbers(text: str) -> tuple[int, int]:
-    found = re.search(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -1,4 +1,4 @@
-"""What every step of a build needs, and which step makes a layer."""
+"""The input that every step of a build shares, and the step that makes a layer."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from imagebuilder.core import files
 from imagebuilder.core import labels as label_names
 from imagebuilder.engines import bases, buildx, sitefiles
 from imagebuilder.engines.bases import Choice
-from imagebuilder.engines.buildx import Builder, Request
+from imagebuilder.engines.buildx import Builder, BuildxRequest
 from imagebuilder.engines.context import BuildContext
 from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.fetch import locked
@@ -31,7 +31,7 @@ from imagebuilder.store import check_bytes, link_or_copy
 
 @dataclass(frozen=True, kw_only=True)
 class BuildxOptions:
-    """What a build with Docker uses: a builder's name, and where the base comes from."""
+    """Options of a build with Docker: a builder's name, and the origin of the base."""
 
     builder: str = ""
     base: Choice = "auto"
@@ -62,13 +62,13 @@ def build(
 
     Args:
         plan: the image.
-        context: its site says how to reach both.
+        context: its site has the addresses of both.
         options: builder and base.
-        load: whether to put the image into the engine.
-        output: also write it as an OCI layout: a folder, or an archive where the name ends in `.tar`.
+        load: whether to load the image into the engine.
+        output: also write the image as an OCI layout: a folder, or an archive if the name ends in `.tar`.
 
     Raises:
-        EnvironmentFault: something is missing, too old, or cannot do what was asked for.
+        EnvironmentFault: docker, buildx or the builder is missing, too old, or lacks a feature.
         FetchError: the archive or the index no longer has what the lock names.
         BuildError: a step failed.
         InputError: the output exists, and is not an OCI image.
@@ -85,8 +85,8 @@ def build(
                 hint="use its containerd image store, name another builder, or leave out --engine docker",
             )
         context.progress.note(
-            "classic image store: COPY --link copies here instead of merging, so a changed layer makes"
-            " those above it again; the containerd image store does not"
+            "the engine has the classic image store: if a layer changes, all layers above it are made again;"
+            " the containerd image store avoids that"
         )
     with (
         context.store.in_use(),
@@ -117,21 +117,21 @@ def build(
 def _based(
     plan: Plan, builder: Builder, context: BuildContext, options: BuildxOptions, folder: Path
 ) -> Iterator[tuple[Plan, tuple[tuple[str, str], ...]]]:
-    """Find the base: give the plan with labels that name it, and the build contexts that stand for it."""
+    """Choose the base; yields the plan with labels that name it, and the build contexts that provide it."""
     system = plan.system
     if isinstance(system, UpperOsLayer):
         yield _labelled(plan), _registry_base(plan, system, builder, context, folder)
         return
     base = bases.choose(system, options.base)
     if not base.digest:
-        # Only the packages themselves say which of them are essential, so all are fetched.
+        # Only a package's own fields say whether it is essential, so all are downloaded.
         _fetch(system.debs, context)
     with bases.handed(base, system, builder, context) as place:
         yield _labelled(plan, base.digest), ((base.name, place),)
 
 
 def _labelled(plan: Plan, base_digest: str = "") -> Plan:
-    """Add to a plan the labels that say which engine made the image, and of which registry's image."""
+    """Add the labels that name the engine, and the digest of the base if it is from a registry."""
     labels = {**dict(plan.config.labels), label_names.ENGINE: "docker"}
     if base_digest:
         labels[label_names.BASE_DIGEST] = base_digest
@@ -142,10 +142,10 @@ def _labelled(plan: Plan, base_digest: str = "") -> Plan:
 def _registry_base(
     plan: Plan, system: OsLayer, builder: Builder, context: BuildContext, folder: Path
 ) -> tuple[tuple[str, str], ...]:
-    """Give BuildKit the lock's packages as files, and the base from the store.
+    """Return build contexts with the lock's packages as files, and with the base from the store.
 
-    Packages come from the base's own archives, for which the Dockerfile cannot be given the site's mirrors.
-    An engine with the classic image store does not read layouts: it pulls the base by its digest.
+    The packages are from the base's own archives, whose mirrors the Dockerfile has no way to name. An engine
+    with the classic image store cannot read layouts: it pulls the base by its digest.
     """
     _fetch(system.debs, context)
     contexts = [("debs", str(_hand_in(system, context, folder / "debs")))]
@@ -193,22 +193,22 @@ def _projects(plan: Plan, context: BuildContext, folder: Path) -> tuple[tuple[st
 
 def _request(
     plan: Plan, contexts: tuple[tuple[str, str], ...], context: BuildContext, folder: Path
-) -> Request:
-    """Ask for the Dockerfile's image, with what the site needs to reach archive and index."""
-    return Request(
+) -> BuildxRequest:
+    """Return the build of the Dockerfile, with the site's settings for archive and index."""
+    return BuildxRequest(
         dockerfile=_dockerfile(plan, folder),
         context=_empty(folder),
         platform=plan.platform,
         contexts=contexts,
         secrets=sitefiles.write(context.site, plan.system, folder),
         arguments=sitefiles.arguments(context.site),
-        # No attestations: an index of one image and a statement would have another digest every time.
+        # No attestations: with one, the result is an index with a new digest for every build.
         outputs=("--provenance=false", *sitefiles.network(context.site)),
     )
 
 
 def _run(
-    builder: Builder, request: Request, context: BuildContext, folder: Path, outputs: tuple[str, ...]
+    builder: Builder, request: BuildxRequest, context: BuildContext, folder: Path, outputs: tuple[str, ...]
 ) -> Mapping[str, object]:
     metadata = folder / "metadata.json"
     words = (*request.outputs, "--metadata-file", str(metadata), *outputs)
@@ -223,7 +223,7 @@ def _run(
 
 
 def _hand_in(layer: OsLayer, context: BuildContext, folder: Path) -> Path:
-    """Make a build context of the packages: links to the store's files, each `<name>.deb`."""
+    """Make a build context of the packages: links `<name>.deb` to the store's files."""
     folder.mkdir()
     for deb in layer.debs:
         file = context.store.download(deb.sha256)

@@ -33,11 +33,12 @@ class Built:
 
 
 def build(plan: Plan, context: BuildContext) -> Built:
-    """Make an image; whatever the store holds already is not made again.
+    """Build an image; layers that the store has are reused.
 
     Raises:
-        FetchError: bytes that could not be had, or were not the locked ones.
-        LockError: the lock has a package that is another, that nothing requires, or lacks one.
+        FetchError: a file could not be downloaded, or is not the locked one.
+        LockError: the lock names another package than a file contains, has one that nothing requires, or
+            lacks one.
         BuildError: a layer could not be made.
         StoreError: the store is full or not writable.
 
@@ -47,12 +48,12 @@ def build(plan: Plan, context: BuildContext) -> Built:
 
 
 def require_possible(layers: Iterable[Layer], tools: Tools = HOST) -> None:
-    """Make sure, before anything is fetched, that this host can run what has to be run for these layers.
+    """Check, before anything is downloaded, that this host can run the programs that make these layers.
 
-    In a container it is the engine's machine that has to, which says so by itself.
+    Programs in a tools container run on the engine's machine, which reports such errors itself.
 
     Raises:
-        EnvironmentFault: it cannot; says what to install, or where else to build.
+        EnvironmentFault: this host cannot; says what to install, or where else to build.
 
     """
     for layer in layers:
@@ -66,7 +67,7 @@ def require_possible(layers: Iterable[Layer], tools: Tools = HOST) -> None:
 
 
 def missing_layers(plan: Plan, store: Store) -> tuple[Layer, ...]:
-    """Name the layers of a plan that the store does not have."""
+    """Return the layers of a plan that the store does not have."""
     return tuple(layer for layer in plan.layers if store.layer(layer.key) is None)
 
 
@@ -89,7 +90,7 @@ def _build(plan: Plan, context: BuildContext) -> Built:
 
         agreement.require_base(context)
     if missing:
-        # Late: it brings the network, the solvers and all that makes layers.
+        # Imported here, because it loads the network, the solvers and everything that makes layers.
         from imagebuilder.engines.schedule import check_wheels, make_layers
 
         made, fetched = make_layers(missing, context)
@@ -135,5 +136,5 @@ def _own_layer(layer: ProjectLayer, context: BuildContext) -> LayerRecord:
 
 
 def _was_made(plan: Plan, store: Store) -> bool:
-    """Tell whether the store has an image of the plan's lock: then the lock was held to its wheels before."""
+    """Return whether the store has an image of this lock: then its wheels were compared with it before."""
     return any(image.lock == plan.lock_checksum for image in store.images(plan.name))

@@ -1,7 +1,7 @@
-"""A registry of one image, for the engine on this host to pull from: read-only, on loopback, for a moment.
+"""A read-only registry with one image, on loopback, from which the engine on this host pulls.
 
-The engine asks for the layers that it lacks, and they go from the store's files into its socket without being
-copied first. A random word in the repository's name keeps other users of the host from guessing it.
+The engine asks only for the layers that it lacks, and the kernel sends them directly from the store's files.
+A random word in the repository's name keeps other users of this host from guessing it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 _PIECE = 4 * 1024 * 1024
-# The first byte of a TLS greeting (RFC 8446, section 5.1): engines try TLS before they settle for plain HTTP.
+# The first byte of a TLS handshake (RFC 8446, section 5.1): engines try TLS before plain HTTP.
 _TLS_GREETING = b"\x16"
 _IDLE_SECONDS = 60.0
 
@@ -44,14 +44,14 @@ class Endpoint:
 
     Attributes:
         repository: `127.0.0.1:port/word/name`, to pull from.
-        tag: the one that there is.
-        requests: how many reached the image.
-        served: bytes of layers and of the config that went out.
+        tag: the image's only tag.
+        requests: the number of requests for the image.
+        served: the bytes of layers and config that were sent.
 
     """
 
     def __init__(self, image: ImageRecord, store: Store, advance: Advance) -> None:
-        """Choose a port and a word; nothing is answered before `serve`."""
+        """Choose a port and a word; requests are answered only in `serve`."""
         self.tag = image.tag
         self.requests = 0
         self.served = 0
@@ -64,14 +64,14 @@ class Endpoint:
         self.repository = f"127.0.0.1:{self.server.server_port}/{path}"
 
     def find(self, path: str) -> _File | None:
-        """Look up what a path of a URL stands for, and count the request."""
-        found = self._files.get(path)
+        """Return the file at a URL's path, and count the request."""
+        file = self._files.get(path)
         with self._lock:
-            self.requests += found is not None
-        return found
+            self.requests += file is not None
+        return file
 
     def count(self, size: int) -> None:
-        """Note bytes that went out."""
+        """Add sent bytes to the count."""
         with self._lock:
             self.served += size
         self._advance(size)
@@ -89,7 +89,7 @@ class Endpoint:
 
 @contextlib.contextmanager
 def serve(image: ImageRecord, store: Store, advance: Advance = no_advance) -> Iterator[Endpoint]:
-    """Answer for one image until the block ends."""
+    """Serve one image until the block ends."""
     endpoint = Endpoint(image, store, advance)
     thread = threading.Thread(
         target=endpoint.server.serve_forever, kwargs={"poll_interval": 0.05}, name="endpoint", daemon=True
@@ -104,7 +104,7 @@ def serve(image: ImageRecord, store: Store, advance: Advance = no_advance) -> It
 
 
 def _files(image: ImageRecord, store: Store, prefix: str) -> dict[str, _File]:
-    """Name all that may be read: a path that is not in here does not exist."""
+    """Return the files by URL path; the server answers 404 for all other paths."""
     place = store.blob(image.manifest)
     data = place.read_bytes()
     content = json.loads(data)
@@ -133,8 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
     endpoint: Endpoint
 
     def handle_one_request(self) -> None:
-        # Go's HTTP client recognises plain HTTP by the first bytes of the answer. Without this one, both
-        # sides would wait: a greeting need not hold the line feed that ends a request line.
+        # Go's HTTP client recognises plain HTTP by the first bytes of this answer. Without an answer both
+        # sides would wait, because a TLS handshake may have no line feed, which ends a request line.
         with contextlib.suppress(OSError):
             if self.rfile.peek(1)[:1] == _TLS_GREETING:  # type: ignore[attr-defined]  # a BufferedReader
                 self.wfile.write(b"HTTP/1.0 400 Bad Request\r\nConnection: close\r\n\r\n")
@@ -142,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             super().handle_one_request()
             return
-        # The engine hangs up on what it finds that it has already.
+        # The engine closes the connection if it already has the layer.
         self.close_connection = True
 
     def do_GET(self) -> None:
@@ -192,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         while with_body and start < end:
             sent = self.connection.sendfile(file, start, min(_PIECE, end - start))
             if not sent:
-                # Shorter than the manifest says; the engine sees that its bytes do not arrive.
+                # The file is shorter than the manifest says; the engine notices the missing bytes.
                 self.close_connection = True
                 return
             start += sent

@@ -1,7 +1,7 @@
-"""Put an image of the store into the container engine, by way of a pull: only layers that it lacks travel.
+"""Loads an image of the store into the container engine by a pull, which sends only the layers that it lacks.
 
-An engine that cannot reach this host's loopback (on another host, in a virtual machine, rootless with a
-network of its own) gets an archive through its socket instead: all layers travel then.
+An engine that cannot reach this host's loopback (on another host, in a virtual machine, or rootless with a
+separate network) gets an archive with all layers through its socket.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What the SDK calls a Unix socket; an engine behind ssh or TCP has a loopback of its own.
+# The SDK's address of a Unix socket. An engine behind ssh or TCP is on another loopback.
 _LOCAL_SOCKET = "http+docker://localhost"
 _LONGEST = 500
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadResult:
-    """Where the image is now.
+    """The loaded image.
 
     Attributes:
-        reference: what the engine knows it by, `name:tag`.
+        reference: its first name in the engine, `name:tag`.
         references: all of its names there.
-        moved_bytes: of the blobs that travelled; 0 when the engine had them all.
-        by_archive: true where the engine could not pull.
+        moved_bytes: the bytes of the blobs that were sent; 0 if the engine had them all.
+        by_archive: whether an archive was sent because the engine could not pull.
 
     """
 
@@ -62,23 +62,23 @@ def load(
     *,
     advance: Advance = no_advance,
 ) -> LoadResult:
-    """Load an image, name it `name:<its tag>` and `name:latest`, and check that it is the one.
+    """Load an image, name it `name:<its tag>` and `name:latest`, and check what the engine has.
 
-    An image for another machine than this host's has the architecture behind each tag (`latest-arm64`), so
-    that it does not take the name of the one that runs here without an emulator.
+    For another architecture than this host's, each tag ends with it (`latest-arm64`), so that the image does
+    not replace the one that runs here without an emulator.
 
     Args:
-        image: what to load.
-        store: that holds its blobs.
-        engine: that answers, from `imagebuilder.smoke.engine.connect`.
+        image: the image.
+        store: has its blobs.
+        engine: the engine, from `imagebuilder.host.engine.connect`.
         tags: more tags, besides the image's own and `latest`.
-        advance: told the bytes that travel.
+        advance: called with the bytes sent.
 
     Raises:
-        EnvironmentFault: the engine failed, or holds another image now than it was given.
+        EnvironmentFault: the engine failed, or has another image than the one sent.
 
     """
-    # Podman keeps its own images under this name; a bare one would mean a registry's.
+    # Podman keeps local images under `localhost/`; a bare name would mean a registry's image.
     name = f"localhost/{image.name}" if engine.kind == "podman" else image.name
     wanted = tuple(dict.fromkeys((image.tag, *tags, "latest")))
     if image.platform != platforms.own():
@@ -87,7 +87,7 @@ def load(
     moved, by_archive = 0, False
     with _explained(engine), store.in_use():
         if not _has(engine, references[0], image):
-            moved, by_archive = _bring(image, store, engine, references[0], advance)
+            moved, by_archive = _send(image, store, engine, references[0], advance)
         _check(engine, references[0], image, store)
         for tag in wanted[1:]:
             engine.client.api.tag(references[0], name, tag)
@@ -96,10 +96,10 @@ def load(
     )
 
 
-def _bring(
+def _send(
     image: ImageRecord, store: Store, engine: Engine, reference: str, advance: Advance
 ) -> tuple[int, bool]:
-    """Move what the engine lacks: bytes that travelled, and whether in an archive."""
+    """Send the layers that the engine lacks; returns the bytes sent, and whether in an archive."""
     address = engine.client.api.base_url
     reason = ""
     if address == _LOCAL_SOCKET:
@@ -126,10 +126,10 @@ def _bring(
 
 
 def _pull(engine: Engine, source: endpoint.Endpoint) -> str:
-    """Have the engine pull; returns what it complains of."""
+    """Have the engine pull; returns its error message, or "" if it succeeded."""
     api = engine.client.api
     if engine.kind == "podman":
-        # Podman takes plain HTTP from loopback only when told so, and only its own interface can tell.
+        # Podman accepts plain HTTP only with tlsVerify=false, and only its own API has that option.
         target = quote(f"{source.repository}:{source.tag}", safe="")
         reply = api.post(
             f"{api.base_url}/v4.0.0/libpod/images/pull?reference={target}&tlsVerify=false",
@@ -138,7 +138,7 @@ def _pull(engine: Engine, source: endpoint.Endpoint) -> str:
         )
         return _complaint(reply)
     try:
-        # Empty credentials, so that nobody's credential helper is asked about this address.
+        # Empty credentials, so that no credential helper is asked about this address.
         for event in api.pull(source.repository, tag=source.tag, stream=True, decode=True, auth_config={}):
             if event.get("error"):
                 return str(event["error"])
@@ -148,7 +148,7 @@ def _pull(engine: Engine, source: endpoint.Endpoint) -> str:
 
 
 def _complaint(reply: requests.Response) -> str:
-    """Read a stream of JSON objects to its end; the first error in it, or of the whole reply."""
+    """Read a stream of JSON objects; returns its first error, or that of the reply, or ""."""
     with reply:
         for line in reply.iter_lines():
             try:
@@ -166,7 +166,7 @@ def _rename(engine: Engine, temporary: str, reference: str) -> None:
     try:
         engine.client.api.tag(temporary, name, tag)
     finally:
-        # The name of an endpoint that is gone in a moment is of no use to anybody.
+        # Remove the name with the endpoint's address, which is about to disappear.
         with contextlib.suppress(ImageNotFound):
             engine.client.api.remove_image(temporary, noprune=True)
 
@@ -179,27 +179,27 @@ def _has(engine: Engine, reference: str, image: ImageRecord) -> bool:
 
 
 def _is_same(found: dict[str, Any], image: ImageRecord) -> bool:
-    """Docker's containerd store names images by their manifest; its classic one and Podman by the config."""
+    """Compare ids: Docker's containerd store uses the manifest's digest, others the config's."""
     identity = str(found.get("Id", ""))
     identity = identity if identity.startswith("sha256:") else f"sha256:{identity}"
     return identity in {image.manifest, image.config}
 
 
 def _check(engine: Engine, reference: str, image: ImageRecord, store: Store) -> None:
-    """Compare what the engine has with what it was given."""
-    found = engine.client.images.get(reference).attrs
+    """Check that the engine has the image that was sent, with its labels."""
+    loaded = engine.client.images.get(reference).attrs
     wanted = json.loads(store.blob(image.config).read_bytes())["config"].get("Labels") or {}
-    has = (found.get("Config") or {}).get("Labels") or {}
-    if not _is_same(found, image) or has != wanted:
+    labels = (loaded.get("Config") or {}).get("Labels") or {}
+    if not _is_same(loaded, image) or labels != wanted:
         raise EnvironmentFault(
-            f"{engine.kind} holds another image than it was given: {found.get('Id')}",
+            f"{engine.kind} has another image than the one sent: {loaded.get('Id')}",
             where=reference,
-            hint="is somebody else loading an image of that name? load it again",
+            hint="load it again; somebody else may have loaded an image of that name meanwhile",
         )
 
 
 class _Counter:
-    """Adds up what passes on to a progress display."""
+    """Adds up bytes, and passes them on to a progress display."""
 
     def __init__(self, advance: Advance) -> None:
         self.total = 0
@@ -238,6 +238,6 @@ def _explained(engine: Engine) -> Iterator[None]:
         ) from error
     except (DockerException, requests.RequestException) as error:
         raise EnvironmentFault(
-            f"{engine.kind} broke off: {printable(str(error))[:_LONGEST]}",
+            f"{engine.kind} closed the connection: {printable(str(error))[:_LONGEST]}",
             hint="does the container engine still run?",
         ) from error

@@ -1,8 +1,9 @@
-"""Making the layers that a store lacks: each as soon as its packages are there.
+"""Makes the layers that the store lacks, each as soon as its packages are downloaded.
 
-Three things run at once: downloads (bound by network), splicing (a thread a core, bound by disk and
-hashing), and the OS layer (bound by dpkg) with the compiled components after it (bound by all cores). These
-are made in the caller's thread, for Ctrl-C arrives there and has to end mmdebstrap.
+Three things run at the same time: downloads (limited by the network), splicing (a thread for each core,
+limited by disk and hashing), and the OS layer (limited by dpkg), followed by compiled components (which use
+all cores). The OS layer and compiled components are made in the caller's thread, because Ctrl-C arrives there
+and must end mmdebstrap.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from imagebuilder.store import DamagedDownloadError, LayerRecord, check_bytes
 
 
 def make_layers(layers: Sequence[Scheduled], context: BuildContext) -> tuple[dict[str, LayerRecord], int]:
-    """Make layers: each as soon as its packages are there.
+    """Make layers, each as soon as its packages are downloaded.
 
-    A download that rotted in the store is found when it is read; it is fetched again, and what could not be
-    made with it is tried once more.
+    If a step finds a damaged download in the store, the file is downloaded again, and the step is repeated
+    once.
 
     Returns:
-        The records, and the bytes fetched.
+        The records, and the bytes downloaded.
 
     Raises:
-        FetchError: bytes that could not be had, or were not the locked ones.
+        FetchError: a file could not be downloaded, or is not the locked one.
         BuildError: a layer could not be made.
         StoreError: the store is full or not writable.
 
@@ -58,7 +59,7 @@ def make_layers(layers: Sequence[Scheduled], context: BuildContext) -> tuple[dic
             except DamagedDownloadError as error:
                 if error.sha256 in mended:
                     raise
-                context.progress.note(f"{error.name} in the store is damaged: it is fetched again")
+                context.progress.note(f"{error.name} in the store is damaged: downloading it again")
                 mended.add(error.sha256)
                 context.store.drop_download(error.sha256)
             finally:
@@ -68,19 +69,19 @@ def make_layers(layers: Sequence[Scheduled], context: BuildContext) -> tuple[dic
 
 
 def _attempt(queue: _Queue, network: ThreadPoolExecutor, records: dict[str, LayerRecord]) -> None:
-    """Make what the queue holds, and add each record as it comes."""
+    """Make the layers of the queue, and add each record when its layer is done."""
     fetching = network.submit(queue.fetch)
     for layer in queue.executed:
         if queue.wait_for(layer, fetching):
             records.update(queue.make(layer))
     fetching.result()
-    # Every layer has been handed out by now: the last download did it.
+    # All layers are handed out now: the last download handed out the last of them.
     for job in as_completed(queue.jobs):
         records.update(job.result())
 
 
 def check_wheels(plan: Plan, context: BuildContext) -> None:
-    """Refuse two wheels that write one path differently: which one won would depend on the layers' order.
+    """Refuse two wheels that write different content to one path: the upper layer would win silently.
 
     Raises:
         BuildError: names the wheels and the path.
@@ -98,7 +99,7 @@ def check_wheels(plan: Plan, context: BuildContext) -> None:
     try:
         check_collisions(files)
     except BuildError:
-        # Layers that were there already may stand on wheels that rotted since: those say nothing any more.
+        # Wheels of layers that were made earlier may be damaged by now; compare without them.
         damaged = [name for name, wheel in wheels.items() if _was_damaged(wheel, context)]
         if not damaged:
             raise
@@ -115,11 +116,11 @@ def _package_wheel(plan: Plan, context: BuildContext) -> dict[str, Path]:
 
 
 def _was_damaged(wheel: Wheel, context: BuildContext) -> bool:
-    """Remove a download that rotted; a later build that needs it fetches it."""
+    """Remove a damaged download, which a later build downloads again; return whether it was damaged."""
     try:
         check_bytes(context.store.download(wheel.sha256), wheel.sha256, wheel.file)
     except DamagedDownloadError:
-        context.progress.note(f"{wheel.file} in the store is damaged: it is removed")
+        context.progress.note(f"{wheel.file} in the store is damaged: removing it")
         context.store.drop_download(wheel.sha256)
         return True
     return False
@@ -137,11 +138,11 @@ def _threads() -> Iterator[tuple[ThreadPoolExecutor, ThreadPoolExecutor]]:
 
 
 class _CancelledError(Exception):
-    """Ends a worker thread of a build that has failed or was interrupted; nobody sees it."""
+    """Ends a worker thread of a build that failed or was interrupted; it is never shown."""
 
 
 class _Queue:
-    """Which layers still wait for packages; hands each to the cores once its last package is there."""
+    """The layers that wait for packages; starts each when its last package is downloaded."""
 
     def __init__(
         self, layers: Sequence[Step], context: BuildContext, cores: ThreadPoolExecutor, pythons: Interpreters
@@ -149,7 +150,7 @@ class _Queue:
         self.cancelled = threading.Event()
         self.jobs: list[Future[dict[str, LayerRecord]]] = []
         self.fetched = 0
-        # In this order: what is compiled may need what was compiled before.
+        # In this order, because a compiled component may need earlier ones.
         self.executed = tuple(layer for layer in layers if isinstance(layer, OsLayer | BuiltLayer))
         self._context = context
         self._cores = cores
@@ -157,7 +158,7 @@ class _Queue:
         self._guard = threading.Lock()
         self._layers = {layer.key: layer for layer in layers}
         self._waiting: dict[str, set[str]] = {}
-        # A package may be wanted by several: what compiles a component is partly in the image, too.
+        # Several layers may need a package: some build dependencies are in the image, too.
         self._wanted_by: dict[str, list[str]] = {}
         self._begun: set[str] = set()
         self._absent: list[Package] = []
@@ -171,7 +172,7 @@ class _Queue:
             self._hand_out(layer.key)
 
     def fetch(self) -> None:
-        """Download what is absent."""
+        """Download the packages that the store lacks."""
         context = self._context
         locked.fetch(
             self._absent,
@@ -183,7 +184,7 @@ class _Queue:
         )
 
     def wait_for(self, layer: Layer, fetching: Future[None]) -> bool:
-        """Wait until a layer's packages are there; False when fetching ended without them (it failed)."""
+        """Wait until a layer's packages are downloaded; return False if fetching failed before that."""
         while self._waiting[layer.key]:
             finished, _ = wait([fetching], timeout=0.1)
             if finished and self._waiting[layer.key]:
@@ -191,7 +192,7 @@ class _Queue:
         return True
 
     def make(self, layer: Step) -> dict[str, LayerRecord]:
-        """Make a layer whose packages are there."""
+        """Make a layer; its packages are downloaded."""
         return make(layer, self._context, self._pythons, self._advance_of(layer.key))
 
     def _advance_of(self, key: str) -> Advance:

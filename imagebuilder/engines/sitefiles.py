@@ -1,6 +1,7 @@
-"""The site's settings as a build takes them: secrets that single steps mount, and arguments for proxies.
+"""Passes the site's settings to a build: as secrets that single steps mount, and as arguments for proxies.
 
-Neither ends in a layer or in the image's history (docs.docker.com: "Build secrets", "Predefined ARGs").
+Neither becomes a part of a layer or of the image's history (docs.docker.com: "Build secrets", "Predefined
+ARGs").
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ _PRIVATE = 0o600
 
 
 def write(site: Site, layer: OsLayer, folder: Path) -> tuple[tuple[str, Path], ...]:
-    """Write the files that the Dockerfile's secrets stand for; only those that the site has something for.
+    """Write the files of the Dockerfile's secrets, for the settings that the site has.
 
     Args:
-        site: what to write.
-        layer: says of which suite, and which sections of the archive.
-        folder: where to; not readable by others, for an index's address may hold a password.
+        site: the settings.
+        layer: names the suite and the sections of the archive.
+        folder: the files are written to a subfolder that others cannot read, because an index's address may
+            contain a password.
 
     Returns:
         Ids and files.
@@ -47,7 +49,7 @@ def write(site: Site, layer: OsLayer, folder: Path) -> tuple[tuple[str, Path], .
 
 
 def arguments(site: Site) -> tuple[tuple[str, str], ...]:
-    """Name the proxies as build arguments: tools of both spellings are among those that a step runs."""
+    """Return the proxies as build arguments, in lower and upper case: tools read one or the other."""
     pairs = []
     for key, value in site.proxies:
         name = key if key == "no_proxy" else f"{key}_proxy"
@@ -66,7 +68,7 @@ def _pip(site: Site) -> str:
     if site.index:
         lines.append(f"index-url = {site.index}")
     for name, places in (("extra-index-url", site.extra_indexes), ("find-links", site.wheel_folders)):
-        # A folder of this host is none inside of a build.
+        # A build cannot read folders of this host.
         if reached := [place for place in places if settings.local_path(place) is None]:
             lines.append(f"{name} =\n" + "\n".join(f"    {place}" for place in reached))
     if site.no_index:
@@ -75,13 +77,13 @@ def _pip(site: Site) -> str:
 
 
 def _apt(site: Site) -> str:
-    # The bundle's path is this host's; the Dockerfile names its own.
+    # This path is only valid on this host; the Dockerfile has its own.
     options = [pair for pair in site.apt_options if pair[0] != "Acquire::https::CaInfo"]
     return apt_conf(options)
 
 
 def _sources(site: Site, layer: OsLayer) -> str:
-    """Write the site's mirrors; without any the base's own sources count."""
+    """Return apt's sources with the site's mirrors; "" without mirrors, to use the base's own sources."""
     if not site.apt_mirror and not site.apt_security_mirror:
         return ""
     if site.apt_mirror and site.apt_security_mirror:

@@ -1,4 +1,4 @@
-"""The steps of a build: each makes one layer, or a system with all its parts, and records it in the store."""
+"""The steps of a build: each makes one layer, or a system with all its parts, and writes it to the store."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def make(
     """Make a layer, or all parts of a system.
 
     Args:
-        step: what; every package that it needs is in the store.
+        step: the layer or the system; every package that it needs is in the store.
         context: lock, store, site and progress of the build.
-        pythons: of this build, for what is compiled by the image's own.
-        advance: told the bytes done; what it raises ends the step.
+        pythons: the build's interpreters, which compile modules.
+        advance: called with the bytes done; an exception that it raises ends the step.
 
     Returns:
         The records by the layers' keys; the store has them too.
 
     Raises:
-        BuildError: it could not be made.
-        DamagedDownloadError: a package is not the locked one any more.
+        BuildError: the step failed.
+        DamagedDownloadError: a download is no longer the locked package.
         StoreError: the store is full or not writable.
 
     """
@@ -62,7 +62,7 @@ def make(
 
 
 def packages(layer: Step) -> tuple[Package, ...]:
-    """Name what has to be downloaded before a step can be made."""
+    """Return the packages that must be downloaded before a step."""
     needed: tuple[Package, ...] = ()
     match layer:
         case ImportedLayer():
@@ -86,7 +86,7 @@ def packages(layer: Step) -> tuple[Package, ...]:
 
 def _make_one(layer: Step, context: BuildContext, pythons: Interpreters, advance: Advance) -> LayerRecord:
     store, progress = context.store, context.progress
-    # Two builds that want the same layer: the second waits, and then finds it made.
+    # If another build makes the same layer, wait for it, and then use its record.
     with store.exclusive(layer.key):
         record = store.layer(layer.key)
         if record is not None:
@@ -155,11 +155,11 @@ def _make_package(layer: PackageLayer, context: BuildContext, advance: Advance) 
 def _make_parts(
     system: OsLayer, planned: Sequence[OsPart], context: BuildContext, advance: Advance
 ) -> dict[str, LayerRecord]:
-    """Install a system, and make all its parts of it; those that are there already come out the same."""
+    """Install a system, and make all its parts, also those in the store, which come out the same."""
     store, progress = context.store, context.progress
     with store.exclusive(system.key):
-        found = {part.key: store.layer(part.key) for part in planned}
-        records = {key: record for key, record in found.items() if record is not None}
+        recorded = {part.key: store.layer(part.key) for part in planned}
+        records = {key: record for key, record in recorded.items() if record is not None}
         done = "cached"
         if len(records) < len(planned):
             progress.begin(system.key, system.title, "installing")
@@ -181,7 +181,7 @@ def _make_parts(
 
 
 def _blobs(layers: Sequence[BuiltLayer], store: Store) -> tuple[Path, ...]:
-    """Find layers that were made before, or were there."""
+    """Return the blobs of layers that the store has."""
     records = [store.layer(layer.key) for layer in layers]
     return tuple(store.blob(record.digest) for record in records if record is not None)
 

@@ -1,4 +1,4 @@
-"""What is different between two images, built or only planned: pins, packages, layers, bytes to push."""
+"""Compares two images, built or only planned: pins, packages, layers, bytes to push."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from imagebuilder.store import ImageRecord, Store
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedLayer:
-    """One layer: what it is known by, what people call it, and its bytes in a registry.
+    """One layer: its digest or key, its title, and its bytes in a registry.
 
-    `measured` is false where the layer was never made here: then `size` is that of its packages, which is
-    close for wheels, and below the truth for what is installed.
+    `measured` is false if the layer was never made here. Then `size` is that of its packages, which is close
+    for wheels, and too small for installed packages.
     """
 
     identity: str
@@ -28,13 +28,13 @@ class ComparedLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One of the two.
+    """One of the two images.
 
     Attributes:
-        name: what a person called it.
-        pins: component and full version.
-        packages: kind and name (`wheel torch`) and version; None where only layers are known.
-        layers: the lowest first; None where only packages are known.
+        name: the name that a person gave.
+        pins: full version by component.
+        packages: version by kind and name (`wheel torch`); None if only layers are known.
+        layers: the lowest first; None if only packages are known.
 
     """
 
@@ -46,7 +46,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedValue:
-    """One thing that is not the same: its value on both sides, empty where it is not there."""
+    """One value that differs; it is empty on a side that does not have it."""
 
     name: str
     before: str
@@ -55,7 +55,7 @@ class ChangedValue:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDifference:
-    """All that is not the same.
+    """The differences between two images.
 
     Attributes:
         pins: by component.
@@ -77,12 +77,12 @@ class ImageDifference:
 
     @property
     def same(self) -> bool:
-        """Whether nothing that is known of both sides differs."""
+        """Whether no difference is known."""
         return not (self.pins or self.packages or self.gone or self.new)
 
 
 def compare(before: Side, after: Side) -> ImageDifference:
-    """Compare two sides, as far as both are known."""
+    """Compare two sides in everything that is known of both."""
     packages = None
     if before.packages is not None and after.packages is not None:
         packages = _changes(before.packages, after.packages)
@@ -106,7 +106,7 @@ def compare(before: Side, after: Side) -> ImageDifference:
 
 
 def of_locks(name: str, sections: Sequence[Lock]) -> Side:
-    """Describe the locks of one recipe; of several platforms, each one's packages by its name."""
+    """Describe the locks of one recipe; with several platforms, names of packages contain the platform."""
     return _joined(name, [(platforms.of(lock.architecture), of_lock(name, lock)) for lock in sections])
 
 
@@ -121,7 +121,7 @@ def of_images(name: str, images: Sequence[tuple[ImageRecord, Mapping[str, str]]]
 
 
 def _joined(name: str, sides: Sequence[tuple[str, Side]]) -> Side:
-    """Make one side of those of several platforms; a layer that two of them share counts once."""
+    """Join the sides of several platforms; a layer that several of them share counts once."""
     if len(sides) == 1:
         return sides[0][1]
     parts: dict[str, ComparedLayer] = {}
@@ -149,7 +149,7 @@ def of_lock(name: str, lock: Lock) -> Side:
 
 
 def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
-    """Describe a planned image; the store tells of layers that were made already."""
+    """Describe a planned image, with the sizes of layers that the store has already."""
     parts = []
     for layer in plan.layers:
         record = store.layer(layer.key)
@@ -171,7 +171,7 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
 
 
 def packages_of(layer: Layer) -> tuple[Deb | Wheel | BaseLayer, ...]:
-    """List the packages that are in a layer, or the blob that it is; one that is compiled has none."""
+    """List the packages in a layer, or the base layer that it is; a compiled layer has none."""
     if isinstance(layer, ImportedLayer):
         return (layer.blob,)
     return (
@@ -195,7 +195,7 @@ def of_image(name: str, image: ImageRecord, labels: Mapping[str, str]) -> Side:
 
 
 def _packages(lock: Lock) -> dict[str, str]:
-    """Name every package; the hash tells apart files of one version, as with a build of one's own."""
+    """Return the version of every package; a part of the hash tells rebuilt packages of one version apart."""
     return {
         **({f"base {lock.image.name}": lock.image.digest} if lock.image else {}),
         **{

@@ -1,4 +1,4 @@
-"""The OCI image layout that other tools read: as a folder, as an archive, or as a stream for `docker load`.
+"""Writes images as OCI layouts: as a folder, as an archive, or as a stream for `docker load`.
 
 Format: image-spec 1.1, image-layout.md. Archives also have the `manifest.json` of `docker save`.
 """
@@ -27,12 +27,12 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What a layout holds, before it is written.
+    """The content of a layout, before it is written.
 
     Attributes:
         blobs: the file or the bytes of each blob, by digest.
         manifests: the entries of `index.json`.
-        docker: the entries of `manifest.json`, which `docker load` and `podman load` of any age look for. A
+        docker: the entries of `manifest.json`, which all versions of `docker load` and `podman load` read. A
             folder has no such file.
 
     """
@@ -48,12 +48,12 @@ class Layout:
 
 
 def of_image(image: ImageRecord | IndexRecord, store: Store, reference: str = "") -> Layout:
-    """Lay out an image of the store.
+    """Return the layout of an image in the store.
 
     Args:
         image: one image, or an index of several.
-        store: holds its blobs.
-        reference: the name that an engine gives it, `name:tag`; the image's own without it.
+        store: has its blobs.
+        reference: the name for an engine, `name:tag`; by default the image's own.
 
     Raises:
         StoreError: a blob is missing.
@@ -63,7 +63,7 @@ def of_image(image: ImageRecord | IndexRecord, store: Store, reference: str = ""
         if not store.has_blob(digest):
             raise StoreError("is missing from the store", where=digest, hint="build the image again")
     reference = reference or f"{image.name}:{image.tag}"
-    # `manifest.json` knows nothing of platforms: of several images the first has the name.
+    # `manifest.json` has no platforms, so it names only the first of several images.
     first = image.images[0]
     legacy = {
         "Config": _place(first.config),
@@ -78,7 +78,7 @@ def of_image(image: ImageRecord | IndexRecord, store: Store, reference: str = ""
 
 
 def blobs(image: ImageRecord | IndexRecord) -> tuple[str, ...]:
-    """Name the digests of all blobs of an image, each once: layers, configs, and the manifest last."""
+    """Return the digests of all blobs of an image, each once: layers, configs, and the manifest last."""
     parts = (
         digest
         for one in image.images
@@ -88,7 +88,7 @@ def blobs(image: ImageRecord | IndexRecord) -> tuple[str, ...]:
 
 
 def write_folder(layout: Layout, folder: Path) -> None:
-    """Write a layout as a folder, which is made here; blobs are hard links where that is possible."""
+    """Write a layout to a new folder; blobs are hard links if possible."""
     place = folder / "blobs" / "sha256"
     place.mkdir(parents=True)
     for digest, content in layout.blobs.items():
@@ -102,7 +102,7 @@ def write_folder(layout: Layout, folder: Path) -> None:
 
 
 def stream(layout: Layout, advance: Advance = no_advance) -> Iterator[bytes]:
-    """Write a layout as a tar archive, in pieces; `advance` is told the bytes of blobs as they go out."""
+    """Yield a layout as a tar archive, in pieces; calls `advance` with the bytes of blobs."""
     yield archive.directory("blobs", 0o755) + archive.directory("blobs/sha256", 0o755)
     for digest in sorted(layout.blobs):
         yield from _member(_place(digest), layout.blobs[digest], advance)
@@ -113,12 +113,12 @@ def stream(layout: Layout, advance: Advance = no_advance) -> Iterator[bytes]:
 
 
 def export(image: ImageRecord | IndexRecord, store: Store, destination: Path) -> None:
-    """Write an image as an OCI layout: a folder, or an archive where the name ends in `.tar`.
+    """Write an image as an OCI layout: a folder, or an archive if the name ends in `.tar`.
 
-    It appears in one step. A folder shares its blobs with the store as hard links where that is possible.
+    It appears in one step. A folder shares its blobs with the store as hard links if possible.
 
     Raises:
-        InputError: something else is in the place.
+        InputError: the destination exists and is not an image.
         StoreError: a blob is missing, or the disk is full.
 
     """
@@ -133,13 +133,13 @@ def export(image: ImageRecord | IndexRecord, store: Store, destination: Path) ->
 
 @contextmanager
 def replacing(destination: Path) -> Iterator[Path]:
-    """Lend a place beside the destination; what is written there takes its place when all went well.
+    """Yield a path beside the destination; if the block succeeds, it is renamed to the destination.
 
     Args:
-        destination: a file where the name ends in `.tar`, else a folder.
+        destination: a file if the name ends in `.tar`, else a folder.
 
     Raises:
-        InputError: something that is no image is in the place.
+        InputError: the destination exists and is not an image.
         StoreError: the disk is full or not writable.
 
     """
@@ -154,23 +154,23 @@ def replacing(destination: Path) -> Iterator[Path]:
         if archived:
             draft.rename(destination)
         else:
-            # Whoever made it, its mode is that of any new folder here.
+            # The folder gets the mode of any new folder here, no matter what created it.
             (folder / "new").mkdir()
             draft.chmod((folder / "new").stat().st_mode & 0o777)
             _replace_folder(draft, destination)
 
 
 def _entry(image: ImageRecord | IndexRecord, store: Store, reference: str) -> dict[str, Any]:
-    """Describe the image, or the index of several, as the layout's only entry."""
+    """Return the layout's only entry: the image, or the index of several."""
     size = store.blob(image.manifest).stat().st_size
     entry: dict[str, Any] = {"mediaType": INDEX_TYPE, "digest": image.manifest, "size": size}
     if isinstance(image, ImageRecord):
         entry = IndexEntry(platform=image.platform, digest=image.manifest, size=size, labels={}).descriptor
-    # Podman's own images are under `localhost/`; any other name without a host means Docker Hub.
+    # Podman's local images are under `localhost/`; other names without a host mean Docker Hub.
     full = reference if reference.startswith("localhost/") else f"docker.io/library/{reference}"
     annotations = {
         label_names.REF_NAME: reference.rpartition(":")[2],
-        # Where containerd, and so `docker load` on its store, looks for the full name.
+        # containerd, and so `docker load` with its image store, reads the full name here.
         "io.containerd.image.name": full,
     }
     return {**entry, "annotations": annotations}
@@ -195,17 +195,19 @@ def _member(path: str, content: Path | bytes, advance: Advance = no_advance) -> 
 
 
 def _require_layout_or_nothing(destination: Path) -> None:
-    """Refuse to replace what is not an image: a mistyped path must not cost somebody's folder."""
+    """Refuse to replace anything but an image, so that a mistyped path does not delete a folder."""
     if not os.path.lexists(destination):
         return
     if not destination.is_dir():
         raise InputError(
-            "is there and is not a folder", where=str(destination), hint="name another one, or one in .tar"
+            "exists and is not a folder",
+            where=str(destination),
+            hint="name another path, or one that ends in .tar",
         )
     names = {path.name for path in destination.iterdir()}
     if names and not ("oci-layout" in names and names <= {"oci-layout", "index.json", "blobs", "ingest"}):
         raise InputError(
-            "is there and is not an OCI image", where=str(destination), hint="name a folder that is not there"
+            "exists and is not an OCI image", where=str(destination), hint="name a folder that does not exist"
         )
 
 
@@ -224,7 +226,7 @@ def _replace_folder(draft: Path, destination: Path) -> None:
 
 @contextmanager
 def _beside(destination: Path) -> Iterator[Path]:
-    """Lend a folder on the destination's file system, from where a rename is one step."""
+    """Yield a temporary folder beside the destination, so that a rename to it is one step."""
     with explained(destination):
         destination.parent.mkdir(parents=True, exist_ok=True)
         path = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name}."))

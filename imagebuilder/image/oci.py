@@ -1,7 +1,7 @@
-"""The image as OCI has it: config, manifest, and the index that joins the images of several platforms.
+"""The OCI documents of an image: config, manifest, and the index over the images of several platforms.
 
-Formats: image-spec 1.1 (config.md, manifest.md, image-index.md). They hold nothing but what the plan says, so
-the manifest's digest is a function of the lock.
+Formats: image-spec 1.1 (config.md, manifest.md, image-index.md). They contain only what the plan says, so the
+    manifest's digest is a function of the lock.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ CREATED_BY = "imagebuilder: "
 
 
 def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> ImageRecord:
-    """Make the config and the manifest of an image, and remember it under its name.
+    """Write the config and the manifest of an image, and its record in the store.
 
     Args:
-        plan: what the image is.
+        plan: the image.
         layers: one record for each layer of the plan; the image leaves out those that are empty.
-        store: where both go.
+        store: both are written to it.
 
     Raises:
         StoreError: the store is full or not writable.
@@ -93,7 +93,7 @@ class IndexEntry:
 
     @property
     def descriptor(self) -> dict[str, Any]:
-        """How an index names it (image-spec 1.1, image-index.md)."""
+        """The image's entry in an index (image-spec 1.1, image-index.md)."""
         system, _, architecture = self.platform.partition("/")
         return {
             "mediaType": MANIFEST_TYPE,
@@ -104,9 +104,9 @@ class IndexEntry:
 
 
 def index_document(entries: Sequence[IndexEntry], lock: str) -> bytes:
-    """Write an image index: a function of its images and the lock file's checksum.
+    """Return an image index; it depends only on its images and the lock file's checksum.
 
-    Its annotations are the labels on which all images agree, so that a registry shows them for the whole.
+    Its annotations are the labels that all images share, so that a registry can show them for the index.
     """
     ordered = sorted(entries, key=lambda entry: entry.platform)
     common = set(ordered[0].labels.items()).intersection(*(entry.labels.items() for entry in ordered))
@@ -120,13 +120,13 @@ def index_document(entries: Sequence[IndexEntry], lock: str) -> bytes:
 
 
 def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: Store) -> IndexRecord:
-    """Make the index of one recipe's images for several platforms, and remember it under its name.
+    """Write the index of one recipe's images for several platforms, and its record in the store.
 
     Args:
         images: at least one, each for another platform.
-        tags: to push the index under, its own first.
+        tags: the tags to push, the index's own tag first.
         lock: checksum of the lock file.
-        store: where it goes.
+        store: the index is written to it.
 
     Raises:
         StoreError: a config cannot be read, or the store is full or not writable.
@@ -141,9 +141,9 @@ def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: S
             platform=image.platform,
             digest=image.manifest,
             size=store.blob(image.manifest).stat().st_size,
-            labels=found,
+            labels=own,
         )
-        for image, found in zip(ordered, labels, strict=True)
+        for image, own in zip(ordered, labels, strict=True)
     ]
     digest, _ = store.put_bytes(index_document(entries, lock))
     record = IndexRecord(
@@ -170,7 +170,7 @@ def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
 
 
 def manifest_document(config: bytes, layers: Sequence[LayerRecord | BaseLayer]) -> bytes:
-    """Write the manifest of an image: its config, and its layers, the lowest first."""
+    """Return the manifest of an image with this config and these layers, the lowest first."""
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
@@ -183,12 +183,12 @@ def manifest_document(config: bytes, layers: Sequence[LayerRecord | BaseLayer]) 
 
 
 def descriptor(media_type: str, document: bytes) -> dict[str, Any]:
-    """Describe a document as others name it (image-spec 1.1, descriptor.md)."""
+    """Return the descriptor with which other documents refer to this one (image-spec 1.1, descriptor.md)."""
     return {"mediaType": media_type, "digest": documents.digest_of(document), "size": len(document)}
 
 
 def image_config(plan: Plan, diff_ids: Sequence[str]) -> dict[str, Any]:
-    """Make the image config of a plan; `diff_ids` are the digests of its layers' tars, the lowest first."""
+    """Return the image config of a plan; `diff_ids` are the digests of its layers' tars, the lowest first."""
     config = plan.config
     run = {
         "Env": [f"{name}={value}" for name, value in config.env],

@@ -14,12 +14,12 @@ import pytest
 
 from imagebuilder.core.progress import JsonProgress
 from imagebuilder.engines import buildx
-from imagebuilder.engines.buildlog import Step
-from imagebuilder.engines.buildx import Builder, Request
+from imagebuilder.engines.buildlog import BuildStep
+from imagebuilder.engines.buildx import Builder, BuildxRequest
 from imagebuilder.errors import BuildError, EnvironmentFault, FetchError, ImagebuilderError
 
 BUILDER = Builder(name="default", asked="", driver="docker", version="26.1.5", raw_json=True, merges=True)
-REQUEST = Request(dockerfile=Path("/x/Dockerfile"), context=Path("/x/context"), platform="linux/amd64")
+REQUEST = BuildxRequest(dockerfile=Path("/x/Dockerfile"), context=Path("/x/context"), platform="linux/amd64")
 FALSE_DOCKER = """\
 #!{python}
 import json, pathlib, sys, time
@@ -137,7 +137,7 @@ def test_a_command_line_holds_no_value_of_a_build_argument() -> None:
 
 
 def failure(*lines: str, error: str = "exit code: 100", said: str = "") -> ImagebuilderError:
-    step = Step(name="[os 2/2] RUN x", title="os 2/2: RUN x", error=error)
+    step = BuildStep(name="[os 2/2] RUN x", title="os 2/2: RUN x", error=error)
     step.lines.extend(lines)
     return buildx.explain(step, said)
 
@@ -164,7 +164,7 @@ def test_a_step_that_said_nothing_has_a_reason_too() -> None:
         ("E: Version '9.9-1' for 'libc6' was not found", "the archive no longer has libc6=9.9-1"),
         ("E: Unable to locate package libold7", "the archive no longer has libold7"),
         ("ERROR: No matching distribution found for torch==2.10.0", "the index has no torch==2.10.0"),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM", "a wheel of other bytes"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM", "a wheel with other bytes"),
     ],
 )
 def test_what_moved_on_is_named_with_what_to_do(line: str, message: str) -> None:

@@ -33,7 +33,7 @@ from imagebuilder.layers.bytecode import interpreter
 from imagebuilder.layers.bytecode import layer as bytecode
 from imagebuilder.layers.bytecode.interpreter import Interpreters
 from imagebuilder.layers.bytecode.layer import build_bytecode_layer, bytecode_path
-from imagebuilder.layers.wheels.placement import Environment
+from imagebuilder.layers.wheels.placement import VenvLayout
 from imagebuilder.lock.model import Deb
 from imagebuilder.plan import VENV, BytecodeLayer
 from imagebuilder.store import DamagedDownloadError, LayerRecord, Store
@@ -394,7 +394,7 @@ def test_batches_are_small_and_of_one_wheel(tmp_path: Path, monkeypatch: pytest.
     )
     layer = layer_of(*wheels)
     downloads = {wheel.sha256: path for wheel, path in zip(layer.wheels, wheels, strict=True)}
-    environment = Environment(venv=VENV, python=PYTHON)
+    environment = VenvLayout(venv=VENV, python=PYTHON)
     modules = bytecode._modules(layer, downloads, environment)
     slices = list(bytecode._slices(modules))
     assert [module for batches in slices for batch in batches for module in batch] == list(modules)

@@ -71,7 +71,7 @@ def test_a_base_is_what_its_registry_has(
     find(lambda *_: there(IMAGE))
     agreement.require_base(context(tmp_path, samples.lock(image=IMAGE))[0])
     lock = samples.lock(image=IMAGE.model_copy(update=change))
-    with pytest.raises(LockError, match=rf"the lock of sample: image\.{next(iter(change))}: is not what"):
+    with pytest.raises(LockError, match=rf"the lock of sample: image\.{next(iter(change))}: differs from"):
         agreement.require_base(context(tmp_path, lock)[0])
 
 

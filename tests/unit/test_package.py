@@ -349,5 +349,5 @@ def test_its_wheel_may_not_write_what_another_wheel_writes(tmp_path: Path) -> No
     assert str(caught.value) == (
         "numpy-1.0-py3-none-any.whl and trainer-1.0-py3-none-any.whl: both write "
         "`/venv/lib/python3/site-packages/numpy/core.py`, with different content\n"
-        "  -> leave one of them out of the recipe, or take versions of them that agree"
+        "  -> leave one of them out of the recipe, or choose versions that agree"
     )

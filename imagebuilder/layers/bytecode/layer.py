@@ -31,7 +31,7 @@ from imagebuilder.layers.wheels import placement
 from imagebuilder.layers.wheels.file import read_wheel
 from imagebuilder.layers.wheels.layer import merge
 from imagebuilder.layers.wheels.members import Member, content, opened
-from imagebuilder.layers.wheels.placement import Environment, Placed
+from imagebuilder.layers.wheels.placement import Placed, VenvLayout
 from imagebuilder.plan import BytecodeLayer
 from imagebuilder.store import (
     EMPTY_LAYER,
@@ -94,7 +94,7 @@ def build_bytecode_layer(
         StoreError: the blob cannot be written.
 
     """
-    environment = Environment(venv=layer.venv, python=layer.python)
+    environment = VenvLayout(venv=layer.venv, python=layer.python)
     with store.work() as folder:
         try:
             wheels = _by_wheel(layer, _modules(layer, downloads, environment))
@@ -139,7 +139,7 @@ class _Module:
 
 
 def _modules(
-    layer: BytecodeLayer, downloads: Mapping[str, Path], environment: Environment
+    layer: BytecodeLayer, downloads: Mapping[str, Path], environment: VenvLayout
 ) -> tuple[_Module, ...]:
     """Return the modules to compile, wheel by wheel; a module whose wheel has its bytecode is left out."""
     places = {wheel.file: downloads[wheel.sha256] for wheel in layer.wheels}

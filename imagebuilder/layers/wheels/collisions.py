@@ -16,10 +16,10 @@ from imagebuilder.layers.wheels import placement
 from imagebuilder.layers.wheels.file import TEXT_LIMIT, WheelFile, read_wheel
 from imagebuilder.layers.wheels.layer import merge
 from imagebuilder.layers.wheels.members import NO_ZIP, listed, opened
-from imagebuilder.layers.wheels.placement import Environment
+from imagebuilder.layers.wheels.placement import VenvLayout
 
 # Any Python will do, as all wheels are installed for the same one.
-_ENVIRONMENT = Environment(venv="/venv", python="3")
+_ENVIRONMENT = VenvLayout(venv="/venv", python="3")
 # Errors for wheels whose names cannot be listed; these are then read in full, and refused there.
 _UNREADABLE = (*NO_ZIP, NotImplementedError, RuntimeError, zlib.error, BuildError)
 

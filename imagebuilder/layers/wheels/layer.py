@@ -20,7 +20,7 @@ from imagebuilder.layers import archive
 from imagebuilder.layers.wheels import placement
 from imagebuilder.layers.wheels.file import WheelFile, read_wheel
 from imagebuilder.layers.wheels.members import Member, opened
-from imagebuilder.layers.wheels.placement import Environment, Placed
+from imagebuilder.layers.wheels.placement import Placed, VenvLayout
 from imagebuilder.layers.wheels.splice import Splice
 from imagebuilder.plan import WheelLayer
 from imagebuilder.store import LayerRecord, Store, check_bytes
@@ -51,7 +51,7 @@ def build_wheel_layer(
         StoreError: the blob cannot be written.
 
     """
-    environment = Environment(venv=layer.venv, python=layer.python)
+    environment = VenvLayout(venv=layer.venv, python=layer.python)
     with ThreadPoolExecutor(1) as pool, store.writer() as writer:
         # The disk may have corrupted a wheel since its download was checked, and the layer is kept under the
         # wheels' hashes. Hashing them again in another thread is cheap.
@@ -75,7 +75,7 @@ def build_wheel_layer(
     )
 
 
-def merge(wheels: Sequence[Sequence[Placed]], environment: Environment) -> tuple[Placed, ...]:
+def merge(wheels: Sequence[Sequence[Placed]], environment: VenvLayout) -> tuple[Placed, ...]:
     """Merge the files of several wheels, sorted by path; a file that is the same in two wheels occurs once.
 
     With pip the later wheel wins silently, which breaks the earlier one. Here only files that nobody imports
@@ -104,7 +104,7 @@ def merge(wheels: Sequence[Sequence[Placed]], environment: Environment) -> tuple
 
 
 def _read(
-    layer: WheelLayer, wheels: Mapping[str, Path], environment: Environment
+    layer: WheelLayer, wheels: Mapping[str, Path], environment: VenvLayout
 ) -> tuple[list[WheelFile], tuple[Placed, ...]]:
     read = [read_wheel(wheel.file, wheels[wheel.sha256]) for wheel in layer.wheels]
     return read, merge([placement.place(wheel, environment) for wheel in read], environment)
@@ -117,7 +117,7 @@ def _not_copied(layer: WheelLayer, placed: Iterable[Placed]) -> int:
 
 
 def _write(
-    wheels: Sequence[WheelFile], placed: Sequence[Placed], environment: Environment, splice: Splice
+    wheels: Sequence[WheelFile], placed: Sequence[Placed], environment: VenvLayout, splice: Splice
 ) -> None:
     with ExitStack() as files:
         descriptors = {wheel.file: files.enter_context(opened(wheel.file, wheel.path)) for wheel in wheels}
@@ -138,7 +138,7 @@ def _same(one: Placed, other: Placed) -> bool:
     return one.size == other.size and placement.sha256(one) == placement.sha256(other)
 
 
-def _is_junk(path: str, environment: Environment) -> bool:
+def _is_junk(path: str, environment: VenvLayout) -> bool:
     inside = path.removeprefix(f"{environment.site_packages}/")
     return inside != path and _JUNK.fullmatch(inside) is not None
 
@@ -157,7 +157,7 @@ def _raise_first(checks: Iterable[Future[None]]) -> None:
         check.result()
 
 
-def _folders(placed: Iterable[Placed], environment: Environment) -> Iterator[tuple[str, int]]:
+def _folders(placed: Iterable[Placed], environment: VenvLayout) -> Iterator[tuple[str, int]]:
     """Return every folder above the files with its mode, parents first, so that no engine guesses a mode."""
     names = {folder for item in placed for folder in archive.parents(item.path)}
     for name in sorted(names):

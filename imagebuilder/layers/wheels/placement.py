@@ -69,7 +69,7 @@ class Placed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
+class VenvLayout:
     """The venv that wheels are installed into: its path in the image, and its Python's major.minor."""
 
     venv: str
@@ -95,7 +95,7 @@ class Environment:
         return path in own | folders or not own.isdisjoint(archive.parents(path))
 
 
-def place(wheel: WheelFile, environment: Environment) -> tuple[Placed, ...]:
+def place(wheel: WheelFile, environment: VenvLayout) -> tuple[Placed, ...]:
     """Return the files that installing a wheel writes, RECORD included, sorted by path.
 
     Raises:
@@ -123,7 +123,7 @@ def script_names(wheel: WheelFile) -> frozenset[str]:
     return frozenset(name for name, _, _ in _entry_points(wheel))
 
 
-def destination(wheel: WheelFile, name: str, environment: Environment) -> str:
+def destination(wheel: WheelFile, name: str, environment: VenvLayout) -> str:
     """Return the path in the image of a wheel's member."""
     top, _, rest = name.partition("/")
     if top != wheel.dist_info.removesuffix(".dist-info") + ".data":
@@ -156,7 +156,7 @@ def is_left_out(wheel: WheelFile, name: str) -> bool:
     return False
 
 
-def _members(wheel: WheelFile, environment: Environment, descriptor: int) -> Iterator[Placed]:
+def _members(wheel: WheelFile, environment: VenvLayout, descriptor: int) -> Iterator[Placed]:
     scripts = wheel.dist_info.removesuffix(".dist-info") + ".data/scripts/"
     for member in wheel.members:
         if is_left_out(wheel, member.name):
@@ -178,7 +178,7 @@ def _members(wheel: WheelFile, environment: Environment, descriptor: int) -> Ite
         )
 
 
-def _check_metadata_folder(wheel: WheelFile, name: str, path: str, environment: Environment) -> None:
+def _check_metadata_folder(wheel: WheelFile, name: str, path: str, environment: VenvLayout) -> None:
     """Refuse a file that `.data` would put into a metadata folder: the folder may be another package's."""
     folder = path.removeprefix(f"{environment.site_packages}/").partition("/")[0]
     if folder.lower().endswith(".dist-info") and not name.startswith(f"{wheel.dist_info}/"):
@@ -218,7 +218,7 @@ def encoded(digest: bytes) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def _scripts(wheel: WheelFile, environment: Environment) -> Iterator[Placed]:
+def _scripts(wheel: WheelFile, environment: VenvLayout) -> Iterator[Placed]:
     for name, module, call in _entry_points(wheel):
         if "/" in name or path_problem(name):
             raise refuse(wheel.file, name, "is not a name for a command (entry_points.txt)")
@@ -253,7 +253,7 @@ def _made(wheel: WheelFile, path: str, mode: int, data: bytes) -> Placed:
     return Placed(wheel=wheel.file, path=path, mode=mode, source=data, digest=digest)
 
 
-def _record(placed: dict[str, Placed], record: str, environment: Environment) -> bytes:
+def _record(placed: dict[str, Placed], record: str, environment: VenvLayout) -> bytes:
     rows = {_relative(record, environment): ("", "")}
     for item in placed.values():
         rows[_relative(item.path, environment)] = ("=".join(item.digest), str(item.size))
@@ -263,7 +263,7 @@ def _record(placed: dict[str, Placed], record: str, environment: Environment) ->
     return text.getvalue().encode()
 
 
-def _relative(path: str, environment: Environment) -> str:
+def _relative(path: str, environment: VenvLayout) -> str:
     # Both paths get a leading slash, so that the result does not depend on the current folder.
     site = environment.site_packages + "/"
     return path.removeprefix(site) if path.startswith(site) else os.path.relpath("/" + path, "/" + site)

@@ -1,5 +1,6 @@
-# mmdebstrap's customize hook: compile a component in the new root, and pack what it installed.
-# $1 is the new root. The build handed in sources, wheels, below (layers), and build.sh with all its steps.
+# mmdebstrap's customize hook: compile a component in the new root, and pack the files that it installed.
+# $1 is the new root. The build puts sources, wheels, lower layers and build.sh (the steps) into
+# /imagebuilder.
 set -eu
 root=$1
 
@@ -11,9 +12,9 @@ for layer in "$root"/imagebuilder/below/*; do
         inside tar -x -z -C / --keep-directory-symlink --numeric-owner -f "/imagebuilder/below/${layer##*/}"
 done
 inside /sbin/ldconfig
-# What comes after this line is the component's own; an error shows it.
+# An error message shows the output after this line, which is from the component's steps.
 echo "compiling" >&2
 mkdir "$root/imagebuilder/product"
 inside sh -eu /imagebuilder/build.sh
-# The one thing that leaves this root. Order, owners and times are the layer's own concern.
+# Only this tar leaves the root. The layer sets order, owners and times.
 inside tar -c -C /imagebuilder/product --numeric-owner -f /imagebuilder/product.tar .

@@ -1,20 +1,20 @@
-"""Compile modules, with the image's own Python: the standard library only, of Python 3.9 and newer.
+"""Compiles modules with the image's Python. Needs only the standard library of Python 3.9 or newer.
 
     compile.py SOURCES BYTECODE MAJOR.MINOR
 
-Both files are records one after the other: a head (`_HEAD`), the module's path in the image without the slash
-in front, and its source or its .pyc. What Python cannot compile has no record in the second: templates, and
-test data that is broken on purpose or for Python 2.
+Both files are sequences of records: a header (`_HEAD`), the module's path in the image without its first
+slash, and its source or its .pyc. Modules that Python cannot compile have no record in BYTECODE: templates,
+and test data that is broken on purpose or for Python 2.
 
-What marshal writes depends on which strings the process has interned before, and so on what it compiled
-before. So each batch of modules has a process of its own, that begins where all the others do: the bytes
-depend on the batch alone, whatever the number of processes and whichever is first.
+The output of marshal depends on the strings that the process has interned, and so on the modules that it
+compiled before. So each batch of modules has a separate process, and all processes begin in the same state.
+The bytes then depend only on the batch, and not on the number or order of processes.
 
-Modules are what others wrote, and some are made to break a compiler. What exhausts its stack, or the memory
-or processor time that a process has here, is left out like any other module that does not compile. Where that
-kills the process, each module of its batch gets one of its own, and those that end theirs are left out. The
-limits are the same on every host, and sources have 4 MiB at most (`layers/bytecode.py`). A module that was
-made to take about as long as the limit may compile on one host and not on another.
+The modules are untrusted, and some are made to break a compiler. A module is left out if it exhausts the
+stack, or the memory or processor time of its process. If that kills the process, each module of its batch is
+compiled again in a separate process, and modules that kill theirs are left out. The limits are the same on
+every host, and sources have at most 4 MiB (`layers/bytecode/layer.py`). A module made to take about as long
+as the limit may compile on one host and not on another.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
 _HEAD = struct.Struct("<IIQ")  # batch, length of the path, length of the content
-# PEP 552: no flags, so the time and the size of the source follow. In a layer every time is the epoch.
+# PEP 552: with no flags set, the time and the size of the source follow. All files in layers have time 0.
 _PYC = struct.Struct("<4sIII")
 _TIME = 0
-# What a process may take. The stack's limit has to be there before Python starts: python.sh sets it.
+# Limits of a process. The limit of the stack must be set before Python starts: python.sh sets it.
 _MEMORY = 2 << 30
 _SECONDS = 60
-# Since 3.11 marshal sorts what is in a set (bpo-37596). Before, it is in the order of the hashes, and that of
-# None and of `...` is an address, which differs from one process to the next.
+# Since 3.11 marshal sorts the members of sets (bpo-37596). Before that, their order depends on their hashes,
+# and the hashes of None and `...` are memory addresses.
 _SORTED_SETS = sys.version_info >= (3, 11)
 
 # Path, offset and length of each source, and the batch's number.
@@ -77,7 +77,7 @@ def limit() -> None:
 
 
 def index(source: int) -> list[Batch]:
-    """Find the sources, a list for each batch."""
+    """Return the sources, a list for each batch."""
     batches: dict[int, Batch] = {}
     at, end = 0, os.fstat(source).st_size
     while at < end:
@@ -91,9 +91,9 @@ def index(source: int) -> list[Batch]:
 
 
 def reap(running: dict[int, Batch]) -> list[Batch]:
-    """Wait for any of the processes; gives what has to be tried once more, a module at a time.
+    """Wait for a process; returns the modules to compile again, each as a separate batch.
 
-    The build fails where the host ended a process, or it could not write: that says nothing about a module.
+    The build fails if the host killed the process or it could not write, because no module caused that.
     """
     child, status = os.wait()
     batch = running.pop(child)
@@ -104,7 +104,7 @@ def reap(running: dict[int, Batch]) -> list[Batch]:
 
 
 def work(source: int, made: int, batch: Batch) -> None:
-    """Compile a batch, and end this process; what it made is written at once, so that records stay whole."""
+    """Compile a batch, write all its records at once so that they stay whole, and end this process."""
     code = 1
     try:
         out = bytearray()
@@ -114,28 +114,28 @@ def work(source: int, made: int, batch: Batch) -> None:
                 name = path.encode()
                 out += _HEAD.pack(number, len(name), len(pyc)) + name + pyc
         code = 0 if os.write(made, out) == len(out) else 1
-    except BaseException as error:  # noqa: BLE001  (whatever it was, only the parent may go on)
+    except BaseException as error:  # noqa: BLE001  (after any error, only the parent may continue)
         os.write(2, f"{error!r}\n".encode())
     finally:
         os._exit(code)
 
 
 def compiled(path: str, source: bytes) -> bytes:
-    """Make the .pyc of a module, as the import system would; empty where it cannot be compiled.
+    """Return the .pyc that the import system would write for a module; b"" if it cannot be compiled.
 
-    Older parsers say MemoryError for what is nested too deeply, as for what takes more than the limit.
+    Older parsers raise MemoryError for code that is nested too deeply, as for code that exceeds the limit.
     """
     try:
         code = compile(source, f"/{path}", "exec", dont_inherit=True)
         if not _SORTED_SETS and has_unsettled_set(code):
             return b""
         return _PYC.pack(MAGIC_NUMBER, 0, _TIME, len(source) & 0xFFFFFFFF) + marshal.dumps(code)
-    except Exception:  # noqa: BLE001  (as pip: a module that does not compile fails when it is imported)
+    except Exception:  # noqa: BLE001  (as with pip, a module that does not compile fails on import)
         return b""
 
 
 def has_unsettled_set(value: object) -> bool:
-    """Tell whether code holds a set in no fixed order: one with members that are hashed by their address."""
+    """Return whether code contains a set whose order varies: one with members that are hashed by address."""
     if isinstance(value, CodeType):
         return any(has_unsettled_set(constant) for constant in value.co_consts)
     if isinstance(value, tuple):

@@ -1,6 +1,5 @@
-# Run the image's Python from where it was unpacked, in namespaces in which it sees this folder alone. Its own
-# loader finds its own libraries, and nothing of this host's.
-# $1 is the program's name; the rest are its arguments.
+# Run the unpacked Python of the image in namespaces that contain only this folder. Its own loader finds its
+# own libraries, and none of this host. $1 is the program's name; the rest are its arguments.
 set -eu
 name=$1
 shift
@@ -10,7 +9,7 @@ loader=
 libraries=
 for root in "$PWD/root" "$PWD/base"; do
     [ ! -e "$root/usr/bin/$name" ] || home=${home:-$root/usr}
-    # Not the links in /lib64: they may lead to the host's own.
+    # Do not use the links in /lib64: they may lead to the host's libraries.
     for folder in "$root"/lib/*-linux-gnu* "$root"/usr/lib/*-linux-gnu*; do
         [ -d "$folder" ] || continue
         libraries=$libraries${libraries:+:}$folder
@@ -23,9 +22,9 @@ if [ -z "$home" ] || [ -z "$loader" ]; then
     echo "the packages and the base have no $name, or no loader for it" >&2
     exit 1
 fi
-# One stack, in KiB: how deeply a module may nest must not depend on the host.
+# A fixed stack size in KiB, because the nesting that compiles must not depend on the host.
 ulimit -S -s 8192
-# One seed: strings are hashed the same on every host.
+# A fixed hash seed, so that strings have the same hashes on every host.
 exec env -i PATH=/usr/bin:/bin LC_ALL=C.UTF-8 TZ=UTC PYTHONHOME="$home" PYTHONHASHSEED=0 PYTHONUTF8=1 \
     perl hooks/confine.pl bare "$PWD" "$loader" \
     --inhibit-cache --library-path "$libraries" "$home/bin/$name" -S -s -B "$@"

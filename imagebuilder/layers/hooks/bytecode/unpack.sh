@@ -1,5 +1,5 @@
-# Unpack the packages of the image's Python, and what a base has of it, each into a folder of its own.
-# Runs in the folder that the build handed them in with.
+# Unpack the packages of the image's Python into root, and the base's files for it into base.
+# Runs in the folder that has the packages.
 set -eu
 mkdir root base
 for deb in packages/*.deb; do

@@ -1,15 +1,17 @@
-# Run a command where it sees nothing of this host: namespaces of its own, and a root of its own.
+# Runs a command in separate namespaces, with a separate root, where it sees nothing of this host.
 #
-#     perl confine.pl tools FOLDER COMMAND...   the host's programs, and a folder to work in
-#     perl confine.pl bare FOLDER COMMAND...    a folder alone, with the program in it; no capability
-#     perl confine.pl alone ROOT COMMAND...     a system, not installed but unpacked; no capability
-#     perl confine.pl inside ROOT COMMAND...    a system; those capabilities that an installation needs
-#     perl confine.pl around FOLDER             no command: as `tools`, for all who share these mounts
+#     perl confine.pl tools FOLDER COMMAND...   with the host's programs, and a folder to work in
+#     perl confine.pl bare FOLDER COMMAND...    with only a folder that has the program; no capabilities
+#     perl confine.pl alone ROOT COMMAND...     in a system that is unpacked and not installed; no capabilities
+#     perl confine.pl inside ROOT COMMAND...    in a system, with the capabilities that an installation needs
+#     perl confine.pl around FOLDER             no command: like `tools`, for all processes with these mounts
 #
-# `tools`, `bare` and `alone` make a user namespace: the root in there is another user on the host. `inside` runs in
-# one that is there already, and so does `around`, from a hook of mmdebstrap: pivot_root(2) takes every process of
-# the mount namespace along, so what mmdebstrap itself does in the new root later cannot follow a link out. Perl, because mmdebstrap needs it too and its container has no Python; not a shell,
-# because after pivot_root there is no program of the host left that could give up capabilities.
+# `tools`, `bare` and `alone` create a user namespace, in which root is another user than on the host. `inside` and
+# `around` run in an existing one, `around` from a hook of mmdebstrap. pivot_root(2) moves every process of the mount
+# namespace, so mmdebstrap itself cannot follow a link out of the new root later.
+#
+# This is Perl because mmdebstrap needs it too, and its container has no Python. It is not a shell because after
+# pivot_root no program of the host is left that could drop capabilities.
 use strict;
 use warnings;
 use Errno qw(EINVAL EPERM);
@@ -28,15 +30,15 @@ use constant {
     CAPABILITY_VERSION_3 => 0x20080522, JOIN_SESSION_KEYRING => 1,
 };
 
-# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETFCAP: owners, modes, users and file
-# capabilities of what is installed. No mount, no chroot, no device, no ptrace, no network.
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETFCAP: an installation sets owners, modes, users
+# and file capabilities. Nothing for mounts, chroot, devices, ptrace or the network.
 my @INSTALLING = (0, 1, 3, 4, 5, 6, 7, 31);
-# Where ids of the host begin that no user has: above the containers of systemd (uids and gids of systemd's
-# documentation), below 2^31, from where on programs take ids for negative numbers.
+# A range of ids that no user of the host has: above those of systemd's containers (see "Users, Groups, UIDs and
+# GIDs" in its documentation), below 2^31, because programs read larger ids as negative numbers.
 my ($FIRST, $COUNT) = (0x70000000, 0x0fffffff);
 my $LEAST = 65536;
 my @DEVICES = qw(null zero full random urandom tty);
-# What container engines keep from their containers: runtime-spec's maskedPaths and readonlyPaths in practice.
+# Paths that container engines hide from containers or make read-only (runtime-spec: maskedPaths, readonlyPaths).
 my @MASKED = qw(proc/acpi proc/asound proc/interrupts proc/kcore proc/keys proc/latency_stats proc/sched_debug
     proc/scsi proc/timer_list proc/timer_stats sys/devices/virtual/powercap sys/firmware sys/fs/selinux);
 my @READ_ONLY = qw(proc/bus proc/fs proc/irq proc/sys proc/sysrq-trigger);
@@ -44,11 +46,11 @@ my @READ_ONLY = qw(proc/bus proc/fs proc/irq proc/sys proc/sysrq-trigger);
 my ($how, $root, @command) = @ARGV;
 die "confine: tools|bare|alone|inside FOLDER COMMAND..., or around FOLDER\n"
     unless $how eq 'around' ? !@command : @command && $how =~ /^(?:tools|bare|alone|inside)$/;
-# Whether the host's programs are there, and all that their work needs.
+# Whether the command sees the host's programs, with the capabilities that they need.
 my $has_tools = $how eq 'tools' || $how eq 'around';
 my $is_system = $how eq 'inside' || $how eq 'alone';
 
-# What is open here is the host's: mmdebstrap leaves its hooks a socket to a process outside.
+# Close inherited files: mmdebstrap's hooks have an open socket to a process outside.
 close_others();
 exit around() if $how eq 'around';
 my $others = NEW_NS | NEW_PID | NEW_NET | NEW_IPC | NEW_UTS | NEW_CGROUP;
@@ -60,7 +62,7 @@ sub in_namespaces {
     return finished(child(\&as_first));
 }
 
-# Make the user namespace. Its ids are written by this process, which stays outside.
+# Create the user namespace. This process stays outside and writes the namespace's ids.
 sub as_another_user {
     my ($flags) = @_;
     my $is_root = $> == 0;
@@ -69,13 +71,13 @@ sub as_another_user {
     pipe(my $made, my $making) and pipe(my $mapped, my $mapping) or fail('pipe');
     my $pid = child(sub {
         close $_ for $made, $mapping;
-        # While this is the host's root, or the user: the namespace's root may not get there by its path.
+        # Enter the folder as the host's user, because the namespace's root may not be able to reach its path.
         chdir $root or fail("cannot enter $root");
         kernel('unshare', NEW_USER | $flags);
         syswrite $making, '.';
         sysread $mapped, my $go, 1 or POSIX::_exit(1);
         for my $set (qw(setgid setuid)) { kernel($set, 0) }
-        end_with_parent();  # another user does not inherit that
+        end_with_parent();  # a change of the user id has reset this
         kernel('setgroups', 0, 0) if $is_root;
         return finished(child(\&as_first));
     });
@@ -95,13 +97,13 @@ sub around {
     return 0;
 }
 
-# The first process of its namespace of process ids: all others end with it.
+# The first process of the PID namespace: all its other processes end with it.
 sub as_first {
     $SIG{$_} = sub { exit 1 } for qw(TERM INT HUP);
     kernel('mount', 'none', '/', 0, MS_REC | MS_PRIVATE, 0);
     kernel('sethostname', 'localhost', 9);
     $is_system ? enter_system() : enter_folder();
-    # The keys of whoever started this go as well; a kernel may lack all that has to do with keys.
+    # Leave the caller's session keyring. Some kernels have no keyrings, so an error is ignored.
     syscall(&SYS_keyctl, JOIN_SESSION_KEYRING, 0);
     give_up($how eq 'inside' ? @INSTALLING : ()) unless $how eq 'tools';
     my $pid = child(sub {
@@ -113,7 +115,7 @@ sub as_first {
     return $? & 127 ? 128 + ($? & 127) : $? >> 8;
 }
 
-# A system from a registry, or of packages that ran something already: nothing in it is what it seems to be.
+# The system is untrusted: it is from a registry, or its packages have already run programs.
 sub enter_system {
     $how eq 'inside' ? chdir_into_mount($root) : chdir_into_stage();
     for my $folder (qw(dev proc sys)) {
@@ -126,14 +128,14 @@ sub enter_system {
         -d _ ? tmpfs($path, MS_RDONLY, 'mode=555') : kernel('mount', '/dev/null', $path, 0, MS_BIND, 0);
     }
     for my $path (@READ_ONLY) { attach($path, $path, 1) if -e $path }
-    # The hooks run outside of this root: nobody in it may change them, or put another folder in their place.
+    # The hooks also run outside of this root, so programs in it must not change or replace them.
     for my $path (qw(imagebuilder imagebuilder/hooks)) {
         attach($path, $path, $path =~ m{/}) if -d $path && !-l $path;
     }
     pivot();
 }
 
-# A root of nothing but the folder, at its own path, and where it is wanted the host's programs.
+# Make a root that has only the folder, at its own path, and for `tools` and `around` the host's programs.
 sub enter_folder {
     my $stage = '/tmp';
     tmpfs($stage, MS_NOSUID | MS_NODEV, 'mode=755');
@@ -169,14 +171,14 @@ sub add_kernel_folders {
     mkdir "dev/$_" or fail("/dev/$_") for qw(pts shm);
     kernel('mount', 'devpts', 'dev/pts', 'devpts', MS_NOSUID | MS_NOEXEC, 'newinstance,mode=620,ptmxmode=666');
     tmpfs('dev/shm', MS_NOSUID | MS_NODEV, 'mode=1777');
-    # In a container whose own are masked the kernel gives no others: then those, masked as they are.
+    # In a container with masked proc and sys, the kernel refuses new mounts of them: use the masked ones.
     for my $type (['proc', 'proc', 0], ['sysfs', 'sys', MS_RDONLY]) {
         my ($name, $folder, $flags) = @$type;
         next if try('mount', $name, $folder, $name, MS_NOSUID | MS_NODEV | MS_NOEXEC | $flags, 0);
         fail("the kernel refuses mount $folder") unless $! == EPERM;
         kernel('mount', "/$folder", $folder, 0, MS_BIND | MS_REC, 0);
     }
-    # No user namespace within this one: its root would have all capabilities again. A masked proc says no.
+    # Forbid nested user namespaces, whose root would have all capabilities. With a masked proc the open fails.
     if (!$has_tools && open my $limit, '>', 'proc/sys/user/max_user_namespaces') { print $limit '0' }
     return;
 }
@@ -188,7 +190,7 @@ sub chdir_into_mount {
     return;
 }
 
-# The same by another name: the namespace's root may not get to the folder by its path.
+# Bind the current folder to a path of this namespace: its root may be unable to reach the folder's own.
 sub chdir_into_stage {
     my $stage = '/tmp';
     tmpfs($stage, MS_NOSUID | MS_NODEV, 'mode=755');
@@ -198,7 +200,7 @@ sub chdir_into_stage {
     return;
 }
 
-# This folder becomes the root, and the host's is gone, not merely out of reach as after chroot.
+# Make this folder the root, and unmount the host's root, which chroot would leave mounted.
 sub pivot {
     kernel('pivot_root', '.', '.');
     kernel('umount2', '.', DETACH);
@@ -221,8 +223,8 @@ sub give_up {
     return;
 }
 
-# The range of the host's ids that the namespace gets: root's in /etc/subuid, or one that nobody has. An
-# engine without root has neither for its container; there root is an ordinary user of the host already.
+# The host's ids for the namespace: root's range in /etc/subuid, or an unused range. In a container of a rootless
+# engine neither exists, but there root is already an ordinary user of the host.
 sub ids {
     my ($kind) = @_;
     my @here = map { [split] } lines("/proc/self/${kind}_map");
@@ -234,7 +236,7 @@ sub ids {
     return join '', map { "$_->[0] $_->[0] $_->[2]\n" } @here;
 }
 
-# Let the namespace's root work in the folder; what is in it stays the host's, and can be read.
+# Give the folder to the namespace's root. Files in it keep their owners, and become readable.
 sub hand_over {
     my @owner = @_;
     find({ no_chdir => 1, wanted => sub {
@@ -248,7 +250,7 @@ sub hand_over {
     return;
 }
 
-# A file that has another name in the store keeps its mode there.
+# Replace a hard link by a copy, so that the mode of the store's file does not change.
 sub own_copy {
     my ($path) = @_;
     system('cp', '--', $path, "$path.copy") == 0 or fail("cannot copy $path");
@@ -268,7 +270,7 @@ sub attach {
     my ($from, $to, $read_only) = @_;
     kernel('mount', $from, $to, 0, MS_BIND | MS_REC, 0);
     return unless $read_only;
-    # What the mount forbids already has to be said again, or the kernel takes it for an attempt to allow it.
+    # Repeat the mount's existing flags, because without them the kernel would refuse to clear them.
     my $place = $to =~ m{^/} ? $to : POSIX::getcwd() . "/$to";
     my %flags = (nosuid => MS_NOSUID, nodev => MS_NODEV, noexec => MS_NOEXEC);
     my ($options) = map { (split)[5] } grep { (split)[4] eq $place } reverse lines('/proc/self/mountinfo');
@@ -329,7 +331,7 @@ sub write_to {
     return;
 }
 
-# Perl's syscall wants variables, and tells a number from a string by how it was used last.
+# Perl's syscall needs variables, and passes a number or a string depending on how a variable was last used.
 sub try {
     my ($name, @words) = @_;
     my $number = do { no strict 'refs'; &{"SYS_$name"}() };

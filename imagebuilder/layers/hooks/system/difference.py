@@ -1,8 +1,8 @@
-"""Inside the new root: find what differs from the base, and write whiteouts for what is gone.
+"""Runs in the new root: finds the differences from the base, and writes whiteouts for removed files.
 
-Reads /imagebuilder/before, a JSON list a line for each path of the base; writes /imagebuilder/paths, the
-paths of the layer with a NUL after each, folders before what is in them. Python 3.9 and the standard library
-only: it runs with the image's own Python.
+Reads /imagebuilder/before, with a JSON list for each path of the base, one per line. Writes
+/imagebuilder/paths: the paths of the layer with a NUL after each, folders before their content. It runs with
+the image's Python, so it needs only the standard library of Python 3.9.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 _HANDED = "imagebuilder"
 _WHITEOUT = ".wh."
-# What an engine mounts over, or what belongs to a moment: nothing of it is ever in a layer of ours.
+# Paths that engines mount over, and temporary files: our layers never contain them.
 _MOUNTED = frozenset({"dev", "proc", "sys", _HANDED})
 _PASSING = re.compile(
     r"(?:tmp|run|var/tmp|var/cache/apt|var/lib/apt/lists)/.*"
@@ -43,7 +43,7 @@ def main() -> None:
         for path, found in there.items()
         if not passing(path, found) and differs(path, found, before.get(path), mark)
     ]
-    # Only the topmost of what is gone: its folder stands in the layer, or in the base.
+    # A whiteout removes everything below its path, so only the topmost removed paths need one.
     gone = [
         path
         for path in before
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def walk() -> Iterator[tuple[str, os.stat_result]]:
-    """Give every path below the root, without the slash in front, and its state."""
+    """Yield every path below the root, without its first slash, and its state."""
     stack = [""]
     while stack:
         folder = stack.pop()
@@ -81,7 +81,7 @@ def walk() -> Iterator[tuple[str, os.stat_result]]:
 
 
 def passing(path: str, found: os.stat_result | None) -> bool:
-    """Say whether a path is never part of the layer: of this moment, or no file, folder or link."""
+    """Return whether a path is never a part of the layer: temporary, or neither file, folder nor link."""
     if _PASSING.fullmatch(path):
         return True
     if found is None:
@@ -91,7 +91,7 @@ def passing(path: str, found: os.stat_result | None) -> bool:
 
 
 def differs(path: str, found: os.stat_result, facts: Facts | None, mark: int) -> bool:
-    """Compare a path with what the base has there; its times do not count."""
+    """Return whether a path differs from the base, without comparing times."""
     if facts is None:
         return True
     kind, mode, uid, gid, size, link, sha256 = facts

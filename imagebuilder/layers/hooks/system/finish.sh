@@ -1,4 +1,4 @@
-# mmdebstrap's customize hook: clean up, and remove what the build handed in. $1 is the new root.
+# mmdebstrap's customize hook: clean up, and remove the build's files. $1 is the new root.
 set -eu
 root=$1
 

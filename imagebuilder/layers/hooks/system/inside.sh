@@ -1,8 +1,9 @@
-# Sourced by the other hooks: how to run a command in the new root, $root.
+# Sourced by the other hooks: runs a command in the new root, $root.
 # shellcheck shell=sh disable=SC2154
 
-# Nothing of the host gets in: no variables, no files, no processes, no network, not even its name. From the
-# first command on, nothing in the root is trusted: what hooks do with it afterwards they do inside, too.
+# The command sees nothing of the host: no variables, files, processes or network, and not its name. After the
+# first command, the files in the root are untrusted, so hooks also use this function for their own work
+# there.
 inside() {
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 TZ=UTC \
         DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true \

@@ -1,11 +1,11 @@
-# mmdebstrap's setup hook after a base was unpacked: what changes from now on has a later time than this mark.
+# mmdebstrap's setup hook after a base was unpacked: files that change later have a later time than this mark.
 # $1 is the new root.
 set -eu
 root=$1
 
 . "$root/imagebuilder/hooks/inside.sh"
 
-# File systems keep times by the kernel's tick, which is at most 10 ms: stay clear of it on both sides.
+# File times have the resolution of the kernel's tick, at most 10 ms; so wait before and after the mark.
 sleep 0.1
 touch "$root/imagebuilder/mark"
 sleep 0.1
