@@ -103,14 +103,8 @@ def files(lock: Lock, store: Store) -> dict[str, Path]:
 
 
 def planned(lock: Lock, source: Path, checksum: str) -> PackageLayer:
-    names = (
-        "libc6",
-        "libexpat1",
-        "zlib1g",
-        "python3.13-minimal",
-        "libpython3.13-minimal",
-        "libpython3.13-stdlib",
-    )
+    python = ("python3.13-minimal", "libpython3.13-minimal", "libpython3.13-stdlib")
+    names = (*python, "libc6", "libexpat1", "zlib1g")
     return PackageLayer(
         name="trainer",
         source=source.name,
@@ -166,7 +160,7 @@ def test_a_backend_gets_nothing_of_this_host(
 
 
 def test_a_package_is_built_into_its_own_layer_and_runs(
-    client: DockerClient, store: Store, tmp_path: Path
+    engine: DockerClient, store: Store, tmp_path: Path
 ) -> None:
     program = Path(sys.executable).parent / "imagebuilder"
     (recipes := tmp_path / "recipes").mkdir()
@@ -180,7 +174,7 @@ def test_a_package_is_built_into_its_own_layer_and_runs(
     process.run([program, "lock", path, "--store", store.root], timeout=300)
     build = [program, "build", path, "--json", "--progress", "lines", "--store", store.root]
     first = json.loads(process.run([*build, "--load"], timeout=900).stdout)
-    said = client.containers.run(first["reference"], ["train"], remove=True)
+    said = engine.containers.run(first["reference"], ["train"], remove=True)
     assert said.decode().strip() == "trains with numpy"
     module.write_text(f"{module.read_text()}# a changed line\n")
     second = json.loads(process.run(build, timeout=300).stdout)
