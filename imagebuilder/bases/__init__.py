@@ -1,7 +1,7 @@
-"""Images of registries as bases: what their layers make together, and what the system in them is.
+"""Base images from registries: read their files and the system in them.
 
-tree.py    the files that layers leave, one over the other, without unpacking anything
-system.py  distribution, packages, archives and users, read from those files
-read.py    from a recipe's base to what the lock says of it
-fetch.py   the layers of a locked base, into the store
+tree.py    merges the files of all layers, without unpacking anything
+system.py  reads distribution, packages, archives and users from those files
+read.py    makes the lock's entry for a recipe's base
+fetch.py   downloads the layers of a locked base into the store
 """

@@ -28,7 +28,7 @@ def effective(
 
     """
     named = dict(site.archives)
-    found = [
+    kept = [
         _moved(archive, named[archive.name]) if archive.name in named else archive
         for archive in archives
         if archive.name not in named or named[archive.name].url
@@ -37,8 +37,8 @@ def effective(
     for name in sorted(set(needed) - known):
         if name in named and named[name].url:
             plain = Archive(name=name, uri="", suite="./", components=(), keys=b"", trusted=False)
-            found.append(_moved(plain, named[name]))
-    return tuple(found)
+            kept.append(_moved(plain, named[name]))
+    return tuple(kept)
 
 
 def places(image: BaseImage, store: Store, site: Site, needed: Collection[str]) -> dict[str, str]:

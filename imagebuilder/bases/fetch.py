@@ -1,4 +1,4 @@
-"""The layers of a locked base, in the store: from the registry that it names, or the site's mirror of it."""
+"""Download the layers of a locked base: from its registry, or from the site's mirror of that."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def fetch_layers(
     advance: Callable[[str, int], None],
     finished: Callable[[str], None],
 ) -> None:
-    """Download layers, several at a time; those that are in the store stay.
+    """Download the layers that the store lacks, several at a time.
 
     Args:
-        layers: which.
-        client: of a repository that has them.
-        store: where to.
+        layers: the layers.
+        client: client of a repository that has them.
+        store: receives them.
         advance: see `download.fetch`.
         finished: see `download.fetch`.
 
     Raises:
-        FetchError: a layer could not be had, or is not what its digest says.
+        FetchError: a layer could not be downloaded, or does not have its digest.
         RegistryError: the registry refused, or cannot be reached.
         StoreError: the disk is full or not writable.
 
@@ -62,5 +62,5 @@ def fetch_layers(
             for job in jobs:
                 job.cancel()
             raise
-    # A push to the same registry then links them, and sends none.
+    # A push to the same registry can then link them instead of sending them.
     sources.remember(store, client.reference, [layer.digest for layer in unique])

@@ -30,10 +30,10 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}")
 _LONGEST = 32_768  # characters; Linux takes variables of up to 131072 bytes
 _MOST_TEXTS = 1_000
 _REASONS = {
-    "variable": "programs would load or run what it names; set it in the recipe if that is meant",
-    "label": "labels of this name are what imagebuilder itself says of an image",
+    "variable": "it makes programs load or run other files; set it in the recipe if you need it",
+    "label": "only imagebuilder itself sets labels with this prefix",
 }
-# Engines mount some 125 at once, and those of the image itself come on top.
+# Engines mount some 125 layers at once, and the image adds its own.
 _MOST_LAYERS = 100
 
 
@@ -68,21 +68,21 @@ def read(
     tag = parse(wanted.name).tag
     name = wanted.pinned or (previous.digest if previous else "") or tag
     try:
-        found = pull.find(client, name, architecture)
-        layers = layers_of(found)
+        image = pull.find(client, name, architecture)
+        layers = layers_of(image)
         fetch.fetch_layers(
             layers, client, store, advance=lambda _sha256, _count: None, finished=lambda _sha256: None
         )
         system = _system(wanted.name, layers, store)
         if system.architecture != architecture:
             raise InputError(
-                f"it holds a system for {system.architecture}, not for {architecture}",
+                f"its system is for {system.architecture}, not for {architecture}",
                 hint="its config says otherwise, so the image is broken: choose another",
             )
-        index = found.index or (previous.index if previous and previous.digest == found.digest else "")
-        return Base(image=_base_image(wanted, found, index, layers, system), system=system)
+        index = image.index or (previous.index if previous and previous.digest == image.digest else "")
+        return Base(image=_base_image(wanted, image, index, layers, system), system=system)
     except ImagebuilderError as error:
-        # Where it stands in the recipe; what it is called is in the message.
+        # Report the place in the recipe; the message has the image's name.
         error.problems = tuple(_of_recipe(problem, wanted) for problem in error.problems)
         raise
 
@@ -94,30 +94,30 @@ def differences(image: BaseImage, architecture: str, site: Site) -> tuple[str, .
         RegistryError: there is no such image, or the registry cannot be reached.
 
     """
-    found = pull.find(fetch.client_of(image.name, site), image.index or image.digest, architecture)
-    said = {
-        "digest": found.digest,
-        "user": str(found.config.get("User") or ""),
-        "env": _environment(found.config),
-        "labels": _labels(found.config),
-        "layers": tuple(BaseLayer.model_validate(vars(layer)) for layer in found.layers),
+    now = pull.find(fetch.client_of(image.name, site), image.index or image.digest, architecture)
+    facts_now = {
+        "digest": now.digest,
+        "user": str(now.config.get("User") or ""),
+        "env": _environment(now.config),
+        "labels": _labels(now.config),
+        "layers": tuple(BaseLayer.model_validate(vars(layer)) for layer in now.layers),
     }
-    return tuple(key for key, value in said.items() if getattr(image, key) != value)
+    return tuple(key for key, value in facts_now.items() if getattr(image, key) != value)
 
 
 def hidden_differences(image: BaseImage, store: Store) -> tuple[str, ...]:
     """List the facts about the base's system that differ between the lock and the layers in the store."""
     system = again(image, store)
-    said = {
+    facts_now = {
         "packages": system.packages,
         "accounts": dict(system.accounts),
         "archives": _archives(system),
     }
-    return tuple(key for key, value in said.items() if getattr(image, key) != value)
+    return tuple(key for key, value in facts_now.items() if getattr(image, key) != value)
 
 
 def again(image: BaseImage, store: Store) -> System:
-    """Read the system of a locked base from its layers, which are in the store."""
+    """Read the system of a locked base from its layers in the store."""
     return _system(image.name, image.layers, store)
 
 
@@ -130,35 +130,35 @@ def _broken(what: str) -> InputError:
     return InputError(f"its config cannot be used: {what}", hint="choose another image")
 
 
-def layers_of(found: pull.Image) -> tuple[BaseLayer, ...]:
-    """Check what an image says of its layers.
+def layers_of(image: pull.Image) -> tuple[BaseLayer, ...]:
+    """Return the layers of an image, checked.
 
     Raises:
-        InputError: they are too many, or what it says is not a digest.
+        InputError: there are too many, or a digest is not a sha256 digest.
 
     """
-    if len(found.layers) > _MOST_LAYERS:
-        raise _broken(f"it has {len(found.layers)} layers, and at most {_MOST_LAYERS} can be built on")
+    if len(image.layers) > _MOST_LAYERS:
+        raise _broken(f"it has {len(image.layers)} layers; a base can have at most {_MOST_LAYERS}")
     layers = []
-    for number, layer in enumerate(found.layers, 1):
+    for number, layer in enumerate(image.layers, 1):
         try:
             layers.append(BaseLayer.model_validate(vars(layer)))
         except ValidationError:
-            raise _broken(f"what it says of layer {number} is not a digest of sha256") from None
+            raise _broken(f"the digest of layer {number} is not a sha256 digest") from None
     return tuple(layers)
 
 
 def _base_image(
-    wanted: RegistryImage, found: pull.Image, index: str, layers: tuple[BaseLayer, ...], system: System
+    wanted: RegistryImage, image: pull.Image, index: str, layers: tuple[BaseLayer, ...], system: System
 ) -> BaseImage:
     try:
         return BaseImage(
             name=wanted.name,
-            digest=found.digest,
+            digest=image.digest,
             index=index,
-            user=found.config.get("User") or "",
-            env=_environment(found.config),
-            labels=_labels(found.config),
+            user=image.config.get("User") or "",
+            env=_environment(image.config),
+            labels=_labels(image.config),
             accounts=dict(system.accounts),
             archives=_archives(system),
             layers=layers,
@@ -176,7 +176,7 @@ def _archives(system: System) -> tuple[str, ...]:
 def _environment(config: Mapping[str, Any]) -> dict[str, str]:
     pairs = config.get("Env") or []
     if not isinstance(pairs, list) or not all(isinstance(text, str) for text in pairs):
-        raise _broken("`Env` is not a list of texts")
+        raise _broken("`Env` is not a list of strings")
     texts = {name: value for name, _, value in (text.partition("=") for text in pairs)}
     return _told("variable", texts, plans.inherited_env(texts))
 
@@ -184,14 +184,14 @@ def _environment(config: Mapping[str, Any]) -> dict[str, str]:
 def _labels(config: Mapping[str, Any]) -> dict[str, str]:
     texts = config.get("Labels") or {}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise _broken("`Labels` is not an object of texts")
+        raise _broken("`Labels` is not an object of strings")
     return _told("label", texts, plans.inherited_labels(texts))
 
 
 def _told(kind: str, texts: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """Leave out variables and labels that are forbidden, too long, of several lines, or oddly named."""
+    """Leave out variables and labels that are forbidden, too long, not one line of text, or oddly named."""
     if len(texts) > _MOST_TEXTS:
-        raise _broken(f"it has {len(texts)} {kind}s; at most {_MOST_TEXTS} are taken over")
+        raise _broken(f"it has {len(texts)} {kind}s; a base can have at most {_MOST_TEXTS}")
     name = _VARIABLE if kind == "variable" else _LABEL
     kept = {
         key: text
@@ -207,7 +207,7 @@ def _told(kind: str, texts: Mapping[str, str], inherited: Mapping[str, str]) -> 
 def _of_recipe(problem: Problem, wanted: RegistryImage) -> Problem:
     if problem.where == "base: image":
         return problem
-    # A mirror may have been asked in place of the registry.
+    # The error may come from a mirror of the registry.
     elsewhere = f" (at {problem.where})" if problem.where and wanted.name not in problem.where else ""
     message = f"{wanted.image}: {problem.message}{elsewhere}"
     return Problem(message=message, where="base: image", hint=problem.hint)

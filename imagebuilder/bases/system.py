@@ -1,4 +1,4 @@
-"""What the system in a base is: distribution and suite, packages, archives, users. Read from its files.
+"""Read the system in a base from its files: distribution and suite, packages, archives, users.
 
 Formats: os-release(5), passwd(5), and dpkg's status, which is deb822(5).
 """
@@ -39,16 +39,16 @@ _WANTED = re.compile(
     r"|(?:usr/share/keyrings|etc/apt/(?:keyrings|trusted\.gpg\.d))/[^/]+\.(?:gpg|asc|pgp)"
 )
 _FIELDS = frozenset({"package", "status", "version", "architecture"})
-# The files that distributions keep their own archives in; what else such a line names is somebody's mirror.
+# The files in which distributions list their own archives.
 _OWN_FILES = frozenset({"sources", "debian", "ubuntu"})
 _PEOPLE = range(1000, 60000)
 _ID = re.compile(r"[0-9]{1,10}")
-# apt passes over other names: sources.list(5).
+# apt ignores files with other names: sources.list(5).
 _SOURCE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}\.(?:list|sources)")
-# The index of an archive comes over these; apt has methods that read this host's disks, or run ssh.
+# Accepted ways to fetch an archive's index; others of apt's methods read this host's disks, or run ssh.
 _SCHEMES = frozenset({"http", "https"})
 _WORD = re.compile(r"[!-~]{1,2000}")
-# More than any image has, and a list of them can still be locked.
+# More than any image has, and few enough to be written to a lock.
 _MOST_PACKAGES = 10_000
 _MOST_ACCOUNTS = 1_000
 _MOST_ARCHIVES = 200
@@ -56,13 +56,13 @@ _MOST_ARCHIVES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """A package archive besides the distribution's own, as the base is set up for it.
+    """A package archive, other than the distribution's own, that the base is set up for.
 
     Attributes:
-        name: that locks and site files call it by.
-        uri, suite, components: as sources.list(5) has them; a suite that ends in a slash has no components.
-        keys: the public keys that it is signed with; empty where the base trusts it without.
-        trusted: true where its signature does not count.
+        name: its name in locks and site files.
+        uri, suite, components: as in sources.list(5); a suite that ends in a slash has no components.
+        keys: the public keys that sign it; empty if the base names none.
+        trusted: true if its signature is not checked.
 
     """
 
@@ -88,19 +88,19 @@ class System:
 
 
 def wanted(path: str) -> bool:
-    """Say whether a file's content is needed here."""
+    """Return whether the content of a file is needed here."""
     return _WANTED.fullmatch(path) is not None
 
 
 def of_tree(tree: Tree, image: str) -> System:
-    """Read what the system is.
+    """Read the system from a base's files.
 
     Args:
-        tree: of the base, with the contents that `wanted` asks for.
-        image: what the base is called, for messages.
+        tree: the base's files, with the contents that `wanted` selects.
+        image: the base's name in messages.
 
     Raises:
-        InputError: it is neither Debian nor Ubuntu, a suite that is not known here, or has no dpkg.
+        InputError: it is neither Debian nor Ubuntu, has an unknown suite, or no dpkg.
 
     """
     release = _release(tree.text("etc/os-release"))
@@ -149,16 +149,16 @@ def _broken(image: str, path: str, what: str) -> InputError:
 
 def _release(text: str) -> dict[str, str]:
     """Read os-release: NAME=value, with shell quotes around values."""
-    found = {}
+    values = {}
     for line in io.StringIO(text):
         name, equals, value = line.partition("=")
         if equals and name.strip() in _RELEASE:
-            found[name.strip()] = value.strip().strip("\"'")
-    return found
+            values[name.strip()] = value.strip().strip("\"'")
+    return values
 
 
 def _installed(status: str, image: str) -> tuple[Installed, ...]:
-    """Read dpkg's list of what is installed."""
+    """Read dpkg's list of installed packages."""
     packages: dict[tuple[str, str], Installed] = {}
     for block in sources.paragraphs(status, _FIELDS):
         if block.get("status", "").split()[-1:] != ["installed"]:
@@ -180,35 +180,35 @@ def _installed(status: str, image: str) -> tuple[Installed, ...]:
 
 
 def _accounts(passwd: str, image: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for line in io.StringIO(passwd):
         fields = line.split(":", 3)
         if len(fields) < 4 or not _ID.fullmatch(fields[2]) or int(fields[2]) not in _PEOPLE:
             continue
-        if not _WORD.fullmatch(fields[0]) or len(found) >= _MOST_ACCOUNTS:
+        if not _WORD.fullmatch(fields[0]) or len(ids) >= _MOST_ACCOUNTS:
             name = yamlfile.printable(fields[0])
             raise _broken(
                 image, "etc/passwd", f"has an unusable user `{name}`, or more than {_MOST_ACCOUNTS}"
             )
-        found[fields[0]] = int(fields[2])
-    return found
+        ids[fields[0]] = int(fields[2])
+    return ids
 
 
 def _archives(tree: Tree) -> tuple[Archive, ...]:
     folder = tree.find(_SOURCES)
     names = sorted(name for name in folder.children if _SOURCE_NAME.fullmatch(name)) if folder else []
-    found: dict[tuple[str, str, str], Archive] = {}
+    archives: dict[tuple[str, str, str], Archive] = {}
     for path in ("etc/apt/sources.list", *(f"{_SOURCES}/{name}" for name in names)):
         node = tree.find(path)
-        # As apt does.
+        # apt ignores what is not a file, too.
         if node is None or not node.inode.entry.is_file:
             continue
         for source in sources.of_file(path, tree.text(path)):
             for archive in _of_source(source, PurePosixPath(path).stem, tree):
-                found.setdefault((archive.name, archive.uri, archive.suite), archive)
-                if len(found) > _MOST_ARCHIVES:
+                archives.setdefault((archive.name, archive.uri, archive.suite), archive)
+                if len(archives) > _MOST_ARCHIVES:
                     raise _broken(tree.name, path, f"brings it to more than {_MOST_ARCHIVES} archives")
-    return tuple(found.values())
+    return tuple(archives.values())
 
 
 def _of_source(source: AptSource, stem: str, tree: Tree) -> Iterator[Archive]:
@@ -245,20 +245,20 @@ def _is_remote(uri: str) -> bool:
 
 
 def _is_own(uri: str) -> bool:
-    """Tell a mirror of the distribution from another archive in the same file: mirrors are laid out alike."""
+    """Return whether a URL is of a mirror of the distribution: their last folders have the same names."""
     last = PurePosixPath(urlsplit(uri).path).name
     return last.removesuffix("-security").removesuffix("-ports") in suites.known()
 
 
 def _name(stem: str) -> str:
-    """Call an archive as the catalog does, else as the base's file of it is called."""
+    """Return an archive's name in the catalog, or else the name of its file in the base."""
     known = (name for name, item in _known().items() if any(fnmatch(stem, glob) for glob in item.files))
     return next(known, stem)
 
 
 class _Known(Strict):
     files: Annotated[
-        tuple[str, ...], Field(description="How its file in sources.list.d is called, without the ending.")
+        tuple[str, ...], Field(description="Names of its file in sources.list.d, without the ending.")
     ]
 
 

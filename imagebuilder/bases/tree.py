@@ -1,10 +1,11 @@
-"""The files that the layers of an image leave together, found without unpacking anything.
+"""Merge the files of an image's layers, without unpacking anything.
 
-Layers are tars, each a difference to those below it (image-spec 1.1, layer.md): an entry replaces the one of
-its path, `.wh.NAME` removes it, `.wh..wh..opq` removes everything that lower layers have in its folder.
+Each layer is a tar with changes to the layers below (image-spec 1.1, layer.md). An entry replaces the entry
+with the same path. `.wh.NAME` removes NAME. `.wh..wh..opq` removes everything that lower layers have in its
+folder.
 
-Nothing is written to a file system while layers are laid over each other, so links in them lead nowhere: a
-path is looked up in the tree, with its links followed inside of it.
+Merging writes nothing to a file system, so links in layers cannot lead out of the image: paths and links are
+looked up in the tree.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _MOST_LINKS = 40
 _PIECE = 1 << 20
-# What somebody else's layers may ask of this host: the largest images have half a million files, some twenty
-# folders deep. A million take 600 MB here.
+# Limits for untrusted layers. The largest images have half a million files, some twenty folders deep. A
+# million files take 600 MB of memory here.
 _MOST_PATHS = 1_000_000
 _DEEPEST = 200
 _MOST_STEPS = 100_000_000
-# A list of three thousand packages has five megabytes; every layer that adds one has a list of its own.
+# A list of three thousand packages has five megabytes, and every layer that adds a package has its own list.
 _LARGEST_KEPT = 16 << 20
 _MOST_KEPT = 128 << 20
-# Where an engine mounts its own things: what a layer has there is never seen, and devices cannot be made
-# without privileges.
+# Engines mount their own file systems here, which hide a layer's files. Also, making devices needs
+# privileges.
 _MOUNTED = frozenset({"dev", "proc", "sys"})
 _CAPABILITY = "SCHILY.xattr.security.capability"
 
 Wanted = Callable[[str], bool]
-"""Says of a path whether its content is to be kept in memory."""
+"""Returns whether to keep the content of the file with this path in memory."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Inode:
-    """One file, whatever number of paths it has: its layer, its entry there, and the number of that."""
+    """One file, which may have several paths: its layer, and its entry there with the entry's number."""
 
     layer: int
     number: int
@@ -69,13 +70,13 @@ class Node:
 
 @dataclass(kw_only=True)
 class Tree:
-    """All paths, below a root that is a folder; `name` is what the image is called, for messages."""
+    """All paths of an image; `name` is the image's name in messages."""
 
     name: str = ""
     root: Node = field(default_factory=lambda: Node(inode=_implied(-1, "")))
 
     def walk(self) -> Iterator[tuple[str, Node]]:
-        """Give every path and its node, a folder before what is in it, sorted."""
+        """Yield every path and its node, sorted, each folder before its content."""
         stack = [("", self.root)]
         while stack:
             path, node = stack.pop()
@@ -87,11 +88,11 @@ class Tree:
             )
 
     def find(self, path: str) -> Node | None:
-        """Look a path up, with links followed as a process in the image would see them."""
+        """Look up a path, and follow links as a process in the image would."""
         return _Walker(self).lookup(path, follow=True)
 
     def text(self, path: str) -> str:
-        """Read a file whose content was kept; "" where there is nothing, or a link that leads nowhere.
+        """Return the text of a file whose content was kept; "" for a missing file or a broken link.
 
         Raises:
             InputError: it is a folder or a device, or its content was not kept.
@@ -103,12 +104,12 @@ class Tree:
         entry, data = node.inode.entry, node.inode.data
         if not entry.is_file or data is None:
             wrong = (
-                f"has {entry.size} bytes, or is a link to an unusual place"
+                f"has {entry.size} bytes, or is a link to an unexpected place"
                 if entry.is_file
                 else "is not a file"
             )
             raise InputError(
-                f"{self.name} is broken: its `{path}` {wrong}, so that it cannot be read",
+                f"{self.name} is broken: its `{path}` {wrong}, so it cannot be read",
                 where="base: image",
                 hint="choose another image",
             )
@@ -116,15 +117,15 @@ class Tree:
 
 
 def read(layers: Sequence[tuple[Path, str]], wanted: Wanted, where: str) -> Tree:
-    """Lay layers over each other.
+    """Merge layers.
 
     Args:
         layers: blob and diffID of each, the lowest first.
-        wanted: whose content to keep.
-        where: what the image is called, for messages.
+        wanted: selects the files whose content is kept.
+        where: the image's name in messages.
 
     Raises:
-        BuildError: a layer is damaged, or its tar is not the one that the image's config names.
+        BuildError: a layer is damaged, or does not have its diffID.
 
     """
     tree = Tree(name=where)
@@ -134,7 +135,7 @@ def read(layers: Sequence[tuple[Path, str]], wanted: Wanted, where: str) -> Tree
             measured = HashedReader(stream)
             buffered = io.BufferedReader(measured, _PIECE)
             walker.apply(cast("BinaryIO", buffered), number, wanted)
-            # What is behind the tar's end belongs to it too.
+            # The diffID also covers bytes after the tar's end mark.
             while buffered.read(_PIECE):
                 pass
         if measured.digest != diff_id:
@@ -166,7 +167,7 @@ def read_stream(stream: BinaryIO, wanted: Wanted, where: str) -> Tree:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One path of a merged tar, as JSON lines carry it: what can tell whether it was changed later."""
+    """One path of a merged tar, with everything that shows whether it was changed later."""
 
     path: str
     kind: str
@@ -186,15 +187,15 @@ class Seen:
 def write(
     tree: Tree, layers: Sequence[Path], out: BinaryIO, where: str, skip: frozenset[str] = _MOUNTED
 ) -> Iterator[Seen]:
-    """Write the tree as one tar, each file once, and say what is in it.
+    """Write the tree as one tar, each file once, and yield its paths.
 
-    Folders come first and symbolic links last, so that unpacking it never follows one.
+    Folders come first and symbolic links last, so that unpacking never follows one.
 
     Args:
-        tree: that `read` made of the same layers.
+        tree: made by `read` from the same layers.
         layers: blob of each.
-        out: where the tar goes; unpacked with `--numeric-owner`.
-        where: what the image is called, for messages.
+        out: receives the tar; unpack it with `--numeric-owner`.
+        where: the image's name in messages.
         skip: names at the top that are left out.
 
     """
@@ -228,7 +229,7 @@ def write(
 
 
 def _copy(content: BinaryIO, inode: Inode, paths: list[str], tar: tarfile.TarFile) -> Iterator[Seen]:
-    """Write one file's content under its first path, and links to that under the others."""
+    """Write one file's content under its first path, and hard links under the others."""
     hashed = HashedReader(content)
     size = inode.entry.size
     first = _header(inode, paths[0])
@@ -244,14 +245,14 @@ def _copy(content: BinaryIO, inode: Inode, paths: list[str], tar: tarfile.TarFil
 
 
 class _Walker:
-    """Looks paths up in a tree, and lays layers over it; what that takes is counted, and bounded."""
+    """Looks up paths in a tree and applies layers to it, within limits on paths, steps and memory."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._paths = self._steps = self._kept = 0
 
     def apply(self, stream: BinaryIO, layer: int, wanted: Wanted) -> None:
-        """Lay one layer over the tree."""
+        """Apply one layer to the tree."""
         for number, (entry, content) in enumerate(tarstream.entries(stream)):
             parts = _parts(entry.path)
             if not parts:
@@ -270,7 +271,7 @@ class _Walker:
                 self._put(folder, name, inode)
 
     def lookup(self, path: str, *, follow: bool) -> Node | None:
-        """Find a path; links in its folders are followed, and one at its end where that is asked for."""
+        """Look up a path. Links in its folders are followed; a link at its end only with `follow`."""
         todo = [part for part in path.split("/") if part not in {"", "."}][::-1]
         trail = [self._tree.root]
         links = 0
@@ -295,7 +296,7 @@ class _Walker:
         return trail[-1]
 
     def _folder(self, parts: Sequence[str], layer: int) -> Node:
-        """Find the folder that an entry goes into; folders that no layer names are made."""
+        """Return the folder for an entry; folders without an entry of their own are created."""
         node = self._tree.root
         for depth, name in enumerate(parts):
             self._step()
@@ -311,7 +312,7 @@ class _Walker:
         self._paths += 1
         if self._paths > _MOST_PATHS or folder.depth >= _DEEPEST:
             raise BuildError(
-                f"`{printable(name)}` is too much: {_MOST_PATHS} files and folders are read, and folders "
+                f"`{printable(name)}` exceeds a limit: {_MOST_PATHS} files and folders, and folders nested "
                 f"{_DEEPEST} deep"
             )
         before = folder.children.get(name)
@@ -320,12 +321,12 @@ class _Walker:
         return node
 
     def _forget(self, folder: Node, layer: int) -> None:
-        """Drop what lower layers have in a folder."""
+        """Remove everything that lower layers have in a folder."""
         for name in tuple(folder.children):
             self._remove(folder, name, layer)
 
     def _remove(self, folder: Node, name: str, layer: int) -> None:
-        """Drop a path of lower layers; what this layer itself puts there stays."""
+        """Remove a path of lower layers; entries of this layer itself stay."""
         self._step()
         node = folder.children.get(name)
         if node is None or (not node.is_folder and node.inode.layer == layer):
@@ -337,11 +338,11 @@ class _Walker:
         del folder.children[name]
 
     def _linked(self, entry: Entry) -> Inode:
-        """Find the file that a hard link is another name of."""
+        """Return the file that a hard link points to."""
         target = self.lookup("/".join(_parts(entry.link)), follow=False)
         if target is None or target.is_folder:
             raise BuildError(
-                f"`{printable(entry.path)}` is a link to `{printable(entry.link)}`, which is not there"
+                f"`{printable(entry.path)}` is a link to `{printable(entry.link)}`, which does not exist"
             )
         return target.inode
 
@@ -354,11 +355,11 @@ class _Walker:
     def _step(self) -> None:
         self._steps += 1
         if self._steps > _MOST_STEPS:
-            raise BuildError("its folders and links lead through each other without end")
+            raise BuildError("looking up its links takes too many steps")
 
 
 class _opened:  # noqa: N801 used as a function, like `open`
-    """A layer's tar, whose faults are told as those of the image."""
+    """Opens a layer's tar, and adds the layer and the image to its errors."""
 
     def __init__(self, path: Path, where: str, number: int) -> None:
         self._path, self._where, self._layer = path, where, f"layer {number + 1}"
@@ -391,18 +392,18 @@ def _parts(name: str) -> list[str]:
 
 
 def _portable(node: Node) -> bool:
-    """Leave out devices, which only a privileged user can make, and pipes and sockets of a past moment."""
+    """Return whether a node can be unpacked: not devices, which need privileges, nor pipes and sockets."""
     entry = node.inode.entry
     return entry.is_folder or entry.is_file or entry.is_symlink
 
 
 def _implied(layer: int, path: str) -> Inode:
-    """Make the folder that a layer has no entry for, but that has something in it."""
+    """Return a folder that a layer has no entry for, although it has entries inside it."""
     return Inode(layer=layer, number=-1, entry=Entry(path=path, kind=tarfile.DIRTYPE))
 
 
 def _header(inode: Inode, path: str) -> tarfile.TarInfo:
-    """Make the header of a path: owners by number, and of all attributes only the one of a program."""
+    """Make the header of a path: owners by number, and of extended attributes only capabilities."""
     old = inode.entry
     new = tarfile.TarInfo(path)
     new.type = tarfile.REGTYPE if old.is_file else old.kind

@@ -1,4 +1,4 @@
-"""Reading an image that others made: the manifest of one platform, its config, and layers into the store."""
+"""Pull another tool's image: the manifest of one platform, its config, and its layers into the store."""
 
 from __future__ import annotations
 

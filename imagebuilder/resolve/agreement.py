@@ -1,32 +1,32 @@
-"""Whether a lock is what its recipe asks for, compared by meaning: offline, and without trust in the lock.
+"""Check that a lock agrees with its recipe: offline, and without trusting the lock.
 
-The checksum in a lock is public: it finds a lock that somebody forgot to renew, not one that somebody edited.
-So all that recipe and catalog decide is worked out again, and compared. What holds each field of a lock:
+The checksum in a lock finds a stale lock, but not an edited one, because anybody can compute it. So
+everything that recipe and catalog determine is computed again and compared. What checks each field of a lock:
 
-| field | held by |
+| field | checked by |
 |---|---|
 | `format` | `lock.file`, which reads only its own |
 | platform of a section, `python`, `base`, order of every list | `lock.rules`, and equal to the recipe's |
 | `inputs` | checksum of recipe and catalog (`lock.file.require_in_step`) |
 | `recipe` | the recipe's name |
 | `base`, `image.name`, `image.digest` or `image.index` | the recipe's base, and the digest if it has one |
-| `image.layers`, `env`, `labels`, `user` | what the registry has under the digest, at the build |
+| `image.layers`, `env`, `labels`, `user` | the registry's manifest and config, at the build |
 | `image.packages`, `accounts`, `archives` | the layers of the base, at the build |
 | `pins` | computed from the packages, and within the recipe's pins |
-| `packages` | those that recipe and catalog ask for, each among the installed |
+| `packages` | those that recipe and catalog request, each among the installed |
 | `requirements` | the requirement files; of an image that came without them, here the lock decides |
 | `overrides` | only pins that the recipe forces, with the versions that the lock has |
 | `wheels[].name`, `version`, `file` | each other (`lock.rules`), pins; METADATA at the build |
 | `wheels[].component` | requirements; those of METADATA at the build (`closure`) |
 | `debs[].name`, `version`, `architecture`, `path` | each other (`lock.rules`), pins; the control file |
 | `debs[].archive` | the archives of the base and of the catalog |
-| a package more, or one less | METADATA and control files at the build (`closure`, `layers.system.debs`) |
+| an extra or missing package | METADATA and control files at the build (`closure`, `layers.system.debs`) |
 | `builds` | components that the recipe compiles, their requests in the catalog |
 | `project.name`, `requires` | the pyproject.toml of the user's package |
 | `project.wheels` | its build requirements; METADATA at the build (`closure`) |
 | `layers[].key` | keys of the plan; its digest by the bytes, its diffID by `build --verify` |
-| `sha256`, `size` | the bytes: here the lock decides. An index or archive must offer them under that name |
-| versions of what nobody pins | the bytes: here the lock decides too |
+| `sha256`, `size` | the bytes: the lock decides, but an index or archive must have them under that name |
+| versions of packages that nobody pins | the bytes: the lock decides |
 """
 
 from __future__ import annotations
@@ -51,36 +51,36 @@ from imagebuilder.recipe import Recipe
 from imagebuilder.resolve import archivepins, basefit, debpins
 from imagebuilder.resolve.request import ArchivePin, BuildRequest, Request, request
 
-OF_PYTHON = "python"  # the component of wheels that no other brings in
+OF_PYTHON = "python"  # the component of wheels that no other component requires
 
 Problems = Iterator[tuple[str, str]]
 """Key path and message of each problem."""
 
 
 def require(selection: Selection, lock: Lock, where: str) -> None:
-    """Refuse a lock that is not what its recipe asks for.
+    """Refuse a lock that does not agree with its recipe.
 
     Args:
         selection: the recipe, with its components.
-        lock: of one of its platforms, and made from this recipe as its checksum says.
+        lock: the lock of one of its platforms; its checksum agrees with the recipe.
         where: the lock's file, for messages.
 
     Raises:
-        LockError: everything that differs, each with its key.
+        LockError: every difference, each with its key.
 
     """
     hint = locks.again(where)
-    found = [
+    problems = [
         Problem(message=text, where=f"{where}: {key}", hint=hint) for key, text in _problems(selection, lock)
     ]
-    if found:
-        raise LockError.of(found)
+    if problems:
+        raise LockError.of(problems)
 
 
 def pin_versions(selection: Selection, lock: Lock) -> dict[str, str]:
-    """Find the full version of every component in the image, pinned or always there.
+    """Return the full version of every component in the image, pinned or not.
 
-    A component whose package is not in the lock is left out.
+    Components whose package is not in the lock are left out.
     """
     debs = {package.name: package.version for package in lock.installed}
     wheels = {wheel.name: wheel.version for wheel in lock.wheels}
@@ -91,17 +91,17 @@ def pin_versions(selection: Selection, lock: Lock) -> dict[str, str]:
             continue
         if provider.wheel:
             package = canonicalize_name(catalog.fill(provider.wheel, part.pin))
-            found = wheels.get(package)
+            version = wheels.get(package)
         else:
-            found = debs.get(catalog.fill(provider.real, part.pin) or part.apt[0])
-            found = debversion.upstream(found) if found else None
-        if found is not None:
-            versions[name] = found
+            version = debs.get(catalog.fill(provider.real, part.pin) or part.apt[0])
+            version = debversion.upstream(version) if version else None
+        if version is not None:
+            versions[name] = version
     return versions
 
 
 def environment(python: str, architecture: str) -> dict[str, str]:
-    """Give the variables of markers in requirements, for a Python on one of our platforms."""
+    """Return the variables for markers of requirements, for a Python on one of our platforms."""
     return {
         "implementation_name": "cpython", "platform_python_implementation": "CPython", "os_name": "posix",
         "sys_platform": "linux", "platform_system": "Linux",
@@ -112,13 +112,13 @@ def environment(python: str, architecture: str) -> dict[str, str]:
 
 
 def counts(requirement: Requirement, variables: Mapping[str, str], extra: str = "") -> bool:
-    """Tell whether a requirement counts: its marker holds, or it has none."""
+    """Return whether a requirement applies: it has no marker, or the marker is true."""
     if requirement.marker is None:
         return True
     try:
         return requirement.marker.evaluate({**variables, "extra": extra})
     except (UndefinedComparison, UndefinedEnvironmentName, ValueError):
-        return False  # a comparison that has no meaning, as of a version with a word
+        return False  # a meaningless comparison, such as of a version with a word
 
 
 def _problems(selection: Selection, lock: Lock) -> Problems:
@@ -168,7 +168,7 @@ def _base(recipe: Recipe, lock: Lock) -> Problems:
 
 
 def _pins(lock: Lock, wanted: Request) -> Problems:
-    """Hold the versions to the packages, and these to the recipe's pins by the resolver's own rules."""
+    """Compare `pins` with the packages, and the packages with the recipe's pins."""
     versions = pin_versions(wanted.selection, lock)
     for name in sorted(versions.keys() | lock.pins.keys()):
         has, is_there = lock.pins.get(name), versions.get(name)
@@ -180,11 +180,11 @@ def _pins(lock: Lock, wanted: Request) -> Problems:
             yield f"pins.{name}", f"is {has}, and the lock's packages have {name} {is_there}"
     debs = {package.name: package.version for package in lock.installed}
     for pin in debpins.all_pins(wanted):
-        found = debversion.upstream(debs.get(pin.package, ""))
-        if not isinstance(pin, ArchivePin) and not catalog.matches(found, pin.value):
+        version = debversion.upstream(debs.get(pin.package, ""))
+        if not isinstance(pin, ArchivePin) and not catalog.matches(version, pin.value):
             yield (
                 f"pins.{pin.pin}",
-                f'the recipe asks for {pin.pin} "{pin.value}", and {pin.package} is {found or "missing"}',
+                f'the recipe asks for {pin.pin} "{pin.value}", and {pin.package} is {version or "missing"}',
             )
     refined = archivepins.refined(wanted, {wheel.name: wheel.version for wheel in lock.wheels})
     for archived in archivepins.pins(refined):
@@ -196,7 +196,7 @@ def _pins(lock: Lock, wanted: Request) -> Problems:
 
 
 def _packages(lock: Lock, wanted: Request) -> Problems:
-    """Hold the list of packages to what is asked for, and each of them to being there."""
+    """Check that `packages` are the requested ones, and that each is installed."""
     if lock.packages != wanted.packages:
         more = sorted(set(lock.packages) ^ set(wanted.packages))
         yield "packages", f"is not what recipe and catalog ask for: {', '.join(more)}"
@@ -226,13 +226,14 @@ def _files(recipe: Recipe, lock: Lock, wanted: Request) -> Problems:
     for number, (item, is_now) in enumerate(zip(lock.requirements, recorded(wanted), strict=False)):
         if item != is_now:
             yield f"requirements[{number}]", f"is not what {is_now.file} asks for"
+    hashed = wanted.hashed
+    from_files = wanted.from_files
+    limits = [(Requirement(text), from_files[text].place) for text in wanted.constraints]
     for number, wheel in enumerate(lock.wheels):
-        for text in wanted.constraints:
-            limit = Requirement(text)
+        for limit, place in limits:
             if limit.name == wheel.name and not limit.specifier.contains(wheel.version, prereleases=True):
-                place = wanted.from_files[text].place
-                yield f"wheels[{number}].version", f"is {wheel.version}, and {place} limits it: `{text}`"
-        for demand in wanted.hashed.get((wheel.name, wheel.version), ()):
+                yield f"wheels[{number}].version", f"is {wheel.version}, and {place} limits it: `{limit}`"
+        for demand in hashed.get((wheel.name, wheel.version), ()):
             if wheel.sha256 not in demand.hashes:
                 yield f"wheels[{number}].sha256", f"is not among the hashes of {demand.place}"
 
@@ -245,7 +246,7 @@ def recorded(wanted: Request) -> tuple[RequirementSet, ...]:
 
 
 def _required(key: str, wheels: Sequence[Wheel], requirements: Iterable[str], lock: Lock) -> Problems:
-    """Find requirements that no wheel fulfils."""
+    """Yield requirements that no wheel satisfies."""
     variables = environment(lock.python, lock.architecture)
     versions = {wheel.name: wheel.version for wheel in wheels}
     for text in requirements:
@@ -269,7 +270,7 @@ def _components(key: str, wheels: Sequence[Wheel], components: Mapping[str, str]
 
 
 def _overrides(lock: Lock, wanted: Request) -> Problems:
-    """Hold what is forced to what the recipe forces; the reasons are for people."""
+    """Check that the lock's overrides are the recipe's. Their reasons are only for people."""
     versions = {wheel.name: wheel.version for wheel in lock.wheels}
     expected = [
         (pin.pin, pin.value, versions.get(canonicalize_name(pin.package), "")) for pin in wanted.forced
@@ -335,7 +336,7 @@ def _build(key: str, build: Build, asked: BuildRequest, lock: Lock) -> Problems:
 
 
 def _is_source(build: Build, asked: BuildRequest, lock: Lock) -> bool:
-    """Tell whether a build's first source is of its component and version, from where it may come."""
+    """Return whether a build's first source is its component's, in its version, from an allowed place."""
     source = build.sources[0]
     if source.origin == "upstream":
         return (source.name, source.version) == (asked.component, build.version)

@@ -1,4 +1,4 @@
-"""Pins whose Debian packages are in an archive of their own, such as NVIDIA's: which versions fulfil them."""
+"""Pins whose Debian packages are in another archive, such as NVIDIA's: choose versions, explain failures."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from imagebuilder.resolve.request import ArchivePin, Request
 
 
 def pins(request: Request) -> tuple[ArchivePin, ...]:
-    """List these pins."""
+    """Return these pins of a request."""
     return tuple(pinned for pinned in request.deb_pins if isinstance(pinned, ArchivePin))
 
 
 def refined(request: Request, locked: Mapping[str, str]) -> Request:
-    """Fix the pins of what is loaded from wheels to the versions of these wheels: both must be the same.
+    """Set pins of components that are also loaded from wheels to the wheels' versions, which must match.
 
     Args:
-        request: whose pins.
+        request: the request.
         locked: normalised name and version of every wheel.
 
     """
@@ -45,7 +45,7 @@ def refined(request: Request, locked: Mapping[str, str]) -> Request:
 
 
 def choose(request: Request, index: Index, installed: Mapping[str, str]) -> dict[str, str]:
-    """Choose package and version for each pin: what the base has already, else the newest that fits."""
+    """Choose a version for each pin's package: the base's if it fits, else the newest that fits."""
     chosen = {}
     for pinned in pins(request):
         here = installed.get(pinned.package, "")
@@ -58,7 +58,7 @@ def choose(request: Request, index: Index, installed: Mapping[str, str]) -> dict
 
 
 def are_met(request: Request, packages: Sequence[Deb | Installed]) -> bool:
-    """Tell whether packages fulfil all these pins."""
+    """Return whether packages satisfy all these pins."""
     versions = {package.name: package.version for package in packages}
     return all(
         pinned.package in versions and _fits(pinned, versions[pinned.package]) for pinned in pins(request)
@@ -68,8 +68,8 @@ def are_met(request: Request, packages: Sequence[Deb | Installed]) -> bool:
 def problems(
     request: Request, index: Index, installed: Mapping[str, str], archives: Collection[str]
 ) -> list[Problem]:
-    """Explain pins that no package fulfils, with the values that would."""
-    found = []
+    """Explain pins that no package satisfies, with values that would work."""
+    unmet = []
     chosen = choose(request, index, installed)
     for pinned in pins(request):
         if pinned.package in chosen:
@@ -77,13 +77,13 @@ def problems(
         where = request.places.of("pins", pinned.pin)
         wheel = f"or take it from wheels: `providers: {{{pinned.pin}: wheel}}`"
         if pinned.archive not in archives:
-            found.append(
+            unmet.append(
                 Problem(
-                    message=f'{pinned.pin} "{pinned.value}" is to come from the archive {pinned.archive}, '
+                    message=f'{pinned.pin} "{pinned.value}" comes from the archive {pinned.archive}, '
                     "which the base is not set up for",
                     where=where,
                     hint=f"choose a base that is, {wheel}; "
-                    f"or name its place and key in the site file: `apt: archives: {pinned.archive}:`",
+                    f"or give its URL and key in the site file: `apt: archives: {pinned.archive}:`",
                 )
             )
             continue
@@ -91,7 +91,7 @@ def problems(
         values = _values(pinned, offered)
         built = f" built for {pinned.ending.lstrip('+')}" if pinned.ending else ""
         has = f"whose {pinned.package}{built} is {' or '.join(values)}" if values else "which has none"
-        found.append(
+        unmet.append(
             Problem(
                 message=f'{pinned.pin} "{pinned.value}" contradicts the archive {pinned.archive}, '
                 + (has if offered else f"which has no {pinned.package}"),
@@ -99,11 +99,11 @@ def problems(
                 hint=f'set {pinned.pin}: "{values[-1]}", {wheel}' if values else f"choose another, {wheel}",
             )
         )
-    return found
+    return unmet
 
 
 def _values(pinned: ArchivePin, offered: Sequence[str]) -> list[str]:
-    """List what the archive has for this pin, the newest last: at most the last five."""
+    """Return the archive's versions for this pin, the newest last, at most five."""
     fitting = {version for version in offered if version.endswith(pinned.ending)}
     ordered: list[str] = []
     while fitting:
@@ -113,5 +113,5 @@ def _values(pinned: ArchivePin, offered: Sequence[str]) -> list[str]:
 
 
 def _fits(pinned: ArchivePin, version: str) -> bool:
-    # A wheel's version may be finer than the pin, or than the package's: 9.10.2.21 beside 9.10.2.21-1.
+    # A wheel's version may have more parts than the pin or the package.
     return catalog.matches(debversion.upstream(version), pinned.value) and version.endswith(pinned.ending)

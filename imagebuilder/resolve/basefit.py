@@ -1,4 +1,4 @@
-"""Whether pins fit the base from a registry that they go onto: what it says of its own CUDA and the like."""
+"""Check that pins fit a base from a registry, which states its own version of CUDA and others."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from imagebuilder.lock.model import BaseImage, Override
 
 
 def problems(selection: Selection, image: BaseImage) -> list[Problem]:
-    """Find pins that contradict what the base was made with, and are not forced."""
-    recipe, found = selection.recipe, []
+    """Report pins that contradict the base's versions, and are not forced."""
+    recipe, clashes = selection.recipe, []
     for name, version, sign in _contradicted(selection, image):
         if name in recipe.override:
             continue
         value = ".".join(version.split(".")[: len(recipe.pins[name].split("."))])
-        found.append(
+        clashes.append(
             Problem(
                 message=f'{name} "{recipe.pins[name]}" contradicts the base {image.name}, '
                 f"which was made with {name} {version} ({sign})",
@@ -26,11 +26,11 @@ def problems(selection: Selection, image: BaseImage) -> list[Problem]:
                 f"or force it with `override: [{name}]`",
             )
         )
-    return found
+    return clashes
 
 
 def overrides(selection: Selection, image: BaseImage) -> tuple[Override, ...]:
-    """Record the pins that are forced against the base."""
+    """Return the pins that are forced against the base."""
     recipe = selection.recipe
     return tuple(
         Override(
@@ -45,20 +45,20 @@ def overrides(selection: Selection, image: BaseImage) -> tuple[Override, ...]:
 
 
 def _contradicted(selection: Selection, image: BaseImage) -> list[tuple[str, str, str]]:
-    """List pin, the base's version and what says so, where the leading parts that count differ."""
-    found = []
+    """Return pin, the base's version and its source, for each pin that differs from the base."""
+    rows = []
     components = selection.components
     for name, pin in selection.recipe.pins.items():
         version, sign = _below(components[name], image)
         probe = components[name].probe
         parts = min(probe.compare if probe else 3, len(pin.split(".")), len(version.split(".")))
         if version and pin.split(".")[:parts] != version.split(".")[:parts]:
-            found.append((name, version, sign))
-    return found
+            rows.append((name, version, sign))
+    return rows
 
 
 def _below(component: Component, image: BaseImage) -> tuple[str, str]:
-    """Find the version of a component that a base shows, and where it shows it."""
+    """Return the version of a component that a base states, and the variable or package that states it."""
     marks = component.below
     if marks is None:
         return "", ""

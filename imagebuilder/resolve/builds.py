@@ -1,4 +1,4 @@
-"""What compiled components are made from: their source, and the packages of the root they are compiled in."""
+"""Resolve compiled components: their source, and the packages of the root that they are compiled in."""
 
 from __future__ import annotations
 
@@ -31,45 +31,45 @@ def resolve_builds(
     keep: Sequence[Build] = (),
     upgrade: Collection[str] | None = None,
 ) -> tuple[Build, ...]:
-    """Find sources and build packages of everything that the request compiles.
+    """Resolve the sources and the root of every component to compile.
 
     Args:
-        request: what is asked for.
+        request: the request.
         debs: the image's Debian packages.
         site: how to reach archives and indexes.
-        keep: the builds of the lock so far; they stay as long as they fit.
-        upgrade: None keeps them all, an empty collection none; else names of components that may move.
+        keep: builds of the present lock; kept if they still fit.
+        upgrade: None keeps all, an empty collection moves all, and names move these components.
 
     Raises:
-        ConflictError: no known place has the source of a version, or packages that cannot be fetched.
-        FetchError: an archive or index could not be asked.
+        ConflictError: no source has a version that fits, or the packages cannot be installed.
+        FetchError: an archive or index cannot be reached.
 
     """
     kept = {build.component: build for build in keep}
     problems: list[Problem] = []
-    found = []
+    builds = []
     for asked in request.builds:
         old = kept.get(asked.component)
         moves = upgrade is not None and (not upgrade or asked.component in upgrade)
         if old and not moves and _fits(old, asked, debs):
-            found.append(old)
+            builds.append(old)
             continue
         try:
-            found.append(_resolve(asked, request, debs, site))
+            builds.append(_resolve(asked, request, debs, site))
         except ConflictError as error:
             problems += error.problems
     if problems:
         raise ConflictError.of(problems)
-    return tuple(found)
+    return tuple(builds)
 
 
 def locate_sdists(
     sources: Sequence[Source], python_version: str, glibc: str, site: Site, architecture: str = "amd64"
 ) -> dict[str, tuple[str, ...]]:
-    """Find where locked sdists are today: sha256 and URLs.
+    """Return the current URLs of locked sdists, by sha256.
 
     Raises:
-        FetchError: the index could not be asked, or has them no more.
+        FetchError: the index cannot be reached, or does not have them any more.
 
     """
     target = Target(python=python_version, glibc=glibc, architecture=architecture, site=site)
@@ -89,10 +89,10 @@ def locate_sdists(
 
 
 def locate_upstream(sources: Sequence[Source], site: Site) -> dict[str, tuple[str, ...]]:
-    """Find where upstream's own archives are: sha256 and URLs, the site's first. Nothing is asked.
+    """Return the URLs of upstream's own archives by sha256, the site's first. Makes no requests.
 
     Raises:
-        FetchError: neither catalog nor site file has an address for one.
+        FetchError: neither the catalog nor the site file has a URL for one.
 
     """
     known = [*site.sources, *_upstreams(catalog.load())]
@@ -105,22 +105,22 @@ def locate_upstream(sources: Sequence[Source], site: Site) -> dict[str, tuple[st
     for source in sources:
         if not urls[source.sha256]:
             raise FetchError(
-                f"no address is known of {source.file}, the source of {source.name} {source.version}",
-                hint=f"name one with this sha256 under `sources: {source.name}:` in a file for --site: "
+                f"no URL is known for {source.file}, the source of {source.name} {source.version}",
+                hint=f"give one with this sha256 under `sources: {source.name}:` in a file for --site: "
                 f"{source.sha256}",
             )
     return urls
 
 
 def _upstreams(components: Mapping[str, Component]) -> Iterator[tuple[str, str, Upstream]]:
-    """List component, version and address of the archives that the catalog names."""
+    """Yield component, version and URL of each source archive in the catalog."""
     for name, component in components.items():
         for version, place in component.build.upstream.items() if component.build else ():
             yield name, version, place
 
 
 def _fits(build: Build, asked: BuildRequest, debs: Sequence[Deb]) -> bool:
-    """Tell whether an older lock's build may stay: the same root, and a version that is still asked for."""
+    """Return whether a lock's build may stay: its root is the same, and its version still fits."""
     wheels = {wheel.name: wheel.version for wheel in build.wheels}
     wanted = [Requirement(text) for text in asked.wheels]
     return (
@@ -156,14 +156,14 @@ def _resolve(asked: BuildRequest, request: Request, debs: Sequence[Deb], site: S
 
 
 def _source(asked: BuildRequest, request: Request, glibc: str, site: Site) -> tuple[str, Source]:
-    """Take Debian's source or the index's, and upstream's own where these have no version that fits."""
+    """Return the source from Debian or the index; upstream's own archive if these have none that fits."""
     try:
         return _packaged_source(asked, request, glibc, site)
     except ConflictError:
-        found = _upstream_source(asked, request, site)
-        if found is None:
+        own = _upstream_source(asked, request, site)
+        if own is None:
             raise
-        return found
+        return own
 
 
 def _packaged_source(asked: BuildRequest, request: Request, glibc: str, site: Site) -> tuple[str, Source]:
@@ -178,14 +178,14 @@ def _packaged_source(asked: BuildRequest, request: Request, glibc: str, site: Si
         where=request.places.of("pins", asked.component),
         hint=f"there is {' or '.join(quoted)}"
         if quoted
-        else f"name its address under `sources: {asked.component}:` in a file for --site",
+        else f"give its URL under `sources: {asked.component}:` in a file for --site",
     )
 
 
 def _upstream_source(asked: BuildRequest, request: Request, site: Site) -> tuple[str, Source] | None:
-    """Take the newest archive that the site or the catalog has for the pin; None where neither has one.
+    """Return the newest archive of the site or the catalog that fits the pin; None if there is none.
 
-    All of it is received once, for a lock says nothing about bytes that nobody has seen.
+    Downloads the whole archive once to measure it, because locks contain only measured sizes and hashes.
     """
     fitting = [item for item in _offered(asked, request, site) if catalog.matches(item[0], asked.value)]
     if not fitting:
@@ -193,11 +193,11 @@ def _upstream_source(asked: BuildRequest, request: Request, site: Site) -> tuple
     version, place = max(fitting, key=lambda item: catalog.numbers(item[0]))
     name = upstream.file_of(place.url)
     with site.session() as session:
-        found = wheelfile.measure(File(name=name, url=place.url, sha256="", size=-1), session)
-    if found.sha256 != place.sha256:
+        measured = wheelfile.measure(File(name=name, url=place.url, sha256="", size=-1), session)
+    if measured.sha256 != place.sha256:
         raise FetchError(
-            f"{name} is not the source that was named: wanted sha256 {place.sha256}, "
-            f"got {found.sha256} from {place.url}",
+            f"{name} is not the expected source: wanted sha256 {place.sha256}, "
+            f"got {measured.sha256} from {place.url}",
             where=request.places.of("pins", asked.component),
             hint="compare both with what upstream publishes; a mirror or a proxy may hold another file",
         )
@@ -205,23 +205,23 @@ def _upstream_source(asked: BuildRequest, request: Request, site: Site) -> tuple
         name=asked.component,
         version=version,
         file=name,
-        size=found.size,
-        sha256=found.sha256,
+        size=measured.size,
+        sha256=measured.sha256,
         upstream=True,
     )
 
 
 def _offered(asked: BuildRequest, request: Request, site: Site) -> list[tuple[str, Upstream]]:
-    """List a component's archives by version, the site's before the catalog's of the same version."""
+    """Return a component's archives with their versions; the site's replace the catalog's."""
     places = (*_upstreams(request.selection.components), *site.sources)
     known = {version: place for name, version, place in places if name == asked.component}
     return list(known.items())
 
 
 def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[str, Source]:
-    """Take the newest source that fits the pin, of the base's own suite, or else of another one.
+    """Return the newest source that fits the pin, from the base's own suite, or else from another one.
 
-    Another suite's source is only an upstream release: it is compiled in the base's own packages.
+    The source is upstream's release, so another suite's also compiles with the base's own packages.
     """
     known = list(suites.facts(request.distribution, request.suite).suites)
     offered: dict[str, tuple[Source, ...]] = {}
@@ -270,13 +270,13 @@ def _sdist_source(asked: BuildRequest, request: Request, glibc: str, site: Site)
 
 def _near(asked: BuildRequest, target: Target) -> str:
     """Name the newest version below a pin that has a source, and the newest of all."""
-    found = []
+    near = []
     for requirement in (f"{asked.sdist}<{asked.value}", asked.sdist):
         try:
-            found.append(f'"{sdist(requirement, target)[0]}"')
+            near.append(f'"{sdist(requirement, target)[0]}"')
         except UnsolvableError:
             continue
-    return " or ".join(dict.fromkeys(found))
+    return " or ".join(dict.fromkeys(near))
 
 
 def _upstream(source: Source) -> str:

@@ -1,7 +1,7 @@
-"""Whether the wheels of a lock are those that its recipe needs, by the wheels' own metadata.
+"""Check that a lock has exactly the wheels that its recipe needs, by the wheels' own metadata.
 
-Offline a lock can be compared with its recipe as far as the recipe says something. What the pinned packages
-bring in, only their METADATA says, which is at hand when layers are made.
+The dependencies of pinned packages are only in their METADATA, which is available when layers are made. The
+rest of a lock is compared with its recipe offline, in `agreement`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from imagebuilder.resolve.request import Request
 _HINT = "the lock was changed, or its index changed a file: lock the recipe again"
 
 Requires = Mapping[str, tuple[Requirement, ...] | None]
-"""What the wheel of each name requires; None where that cannot be read."""
+"""The requirements of each wheel, by its name; None if they cannot be read."""
 
 Tree = Callable[[str], frozenset[str]]
-"""Names a wheel and all that it brings in."""
+"""Returns the names of a wheel and of everything that it requires."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a set of wheels is for.
+    """The requirements on a set of wheels.
 
     Attributes:
-        requirements: that it has to fulfil.
-        components: of wheels that one asks for by name.
+        requirements: the requirements.
+        variables: variables for markers.
+        components: the component of each wheel that a component requires by name.
         forced: names of wheels whose version the recipe forces, whatever others require.
-        variables: of markers.
 
     """
 
@@ -48,7 +48,7 @@ class Asked:
 
 
 def of_image(request: Request, lock: Lock) -> Asked:
-    """Say what the wheels of an image are for."""
+    """Return the requirements on the wheels of an image."""
     return Asked(
         requirements=request.of_wheels,
         variables=environment(lock.python, lock.architecture),
@@ -58,7 +58,7 @@ def of_image(request: Request, lock: Lock) -> Asked:
 
 
 def of_build(request: Request, lock: Lock, component: str) -> Asked:
-    """Say what the wheels are for that are there while a component is compiled."""
+    """Return the requirements on the wheels that a component is compiled with."""
     wanted = next((build.wheels for build in request.builds if build.component == component), ())
     return Asked(requirements=wanted, variables=environment(lock.python, lock.architecture))
 
@@ -94,23 +94,23 @@ def lacking(wheel: Path, extras: Sequence[str], request: Request, lock: Lock) ->
 
 
 def read(wheels: Iterable[Wheel], files: Mapping[str, Path]) -> Requires:
-    """Read what wheels require, as far as their files are at hand and can be read."""
+    """Read the requirements of wheels whose files are given and readable."""
     return {wheel.name: _requires(files.get(wheel.sha256)) for wheel in wheels}
 
 
 def require(wheels: Sequence[Wheel], requires: Requires, asked: Asked, where: str) -> None:
-    """Refuse wheels that nothing requires, that are missing, or that are filed under another component.
+    """Refuse wheels that nothing requires, that are missing, or that have the wrong component.
 
-    Where the metadata of one wheel is not known, it might require any other: then none is one too many.
+    If the metadata of one wheel is unknown, it might require any other: then extra wheels are not reported.
 
     Args:
-        wheels: of a lock.
+        wheels: the wheels of a lock.
         requires: see `read`.
-        asked: what they are for.
+        asked: the requirements on them.
         where: key path of the list, for messages.
 
     Raises:
-        LockError: names every such wheel.
+        LockError: every such wheel.
 
     """
     versions = {wheel.name: wheel.version for wheel in wheels}
@@ -132,28 +132,29 @@ def require(wheels: Sequence[Wheel], requires: Requires, asked: Asked, where: st
 
 
 def owners(names: Iterable[str], components: Mapping[str, str], tree: Tree) -> dict[str, str]:
-    """Give each wheel to the component that brings it in: of several, to the one that brings in most.
+    """Return the component that requires each wheel: of several, the one with the most dependencies.
 
-    So what torch shares with cuDNN, which torch brings in too, is torch's. The rest is Python's.
+    So a wheel that torch and cuDNN require is torch's, because torch also requires cuDNN. Other wheels are
+    Python's.
 
     Args:
-        names: of all wheels.
-        components: of those that one asks for by name.
-        tree: names a wheel and all that it brings in.
+        names: names of all wheels.
+        components: the component of each wheel that a component requires by name.
+        tree: returns the names of a wheel and of everything that it requires.
 
     """
-    found = dict.fromkeys(names, OF_PYTHON)
+    owner = dict.fromkeys(names, OF_PYTHON)
     trees = {package: tree(package) for package in components}
     for package in sorted(trees, key=lambda name: (len(trees[name]), name)):
-        found.update(dict.fromkeys(trees[package], components[package]))
-    # What a component asks for by name is its own, whoever else wants it too.
-    found.update({name: component for name, component in components.items() if name in found})
-    return found
+        owner.update(dict.fromkeys(trees[package], components[package]))
+    # A wheel that a component requires by name is its own, even if others require it too.
+    owner.update({name: component for name, component in components.items() if name in owner})
+    return owner
 
 
 @dataclass(kw_only=True)
 class _Graph:
-    """Which wheels require which others, walked from what is asked for."""
+    """Which wheels require which others, starting at the requirements."""
 
     versions: Mapping[str, str]
     requires: Requires
@@ -162,7 +163,7 @@ class _Graph:
     problems: list[str] = field(default_factory=list)
 
     def walk(self) -> None:
-        """Follow every requirement that counts, with the extras that are asked for."""
+        """Follow every requirement that applies, with its extras."""
         done: set[tuple[str, str]] = set()
         fresh = [item for text in self.asked.requirements for item in self._follow("", Requirement(text), "")]
         while fresh:
@@ -173,13 +174,13 @@ class _Graph:
                     fresh += self._follow(name, requirement, extra)
 
     def tree(self, root: str) -> frozenset[str]:
-        """Name a wheel and all that it brings in."""
-        found = {root} & set(self.edges)
-        fresh = set(found)
+        """Return the names of a wheel and of everything that it requires."""
+        names = {root} & set(self.edges)
+        fresh = set(names)
         while fresh:
-            fresh = {name for parent in fresh for name in self.edges[parent]} - found
-            found |= fresh
-        return frozenset(found)
+            fresh = {name for parent in fresh for name in self.edges[parent]} - names
+            names |= fresh
+        return frozenset(names)
 
     def _follow(self, parent: str, requirement: Requirement, extra: str) -> list[tuple[str, str]]:
         name = canonicalize_name(requirement.name)

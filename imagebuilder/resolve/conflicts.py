@@ -1,7 +1,7 @@
-"""Why pins cannot hold together: who asks for what, which values would work, and how to force a pin.
+"""Explain why pins cannot be used together: who requires what, which values work, how to force a pin.
 
-Nothing here guesses from names or tables: every party and every value comes from the packages' own metadata
-or from asking the solver again with one thing changed.
+Nothing is guessed from names or tables: everything comes from the packages' own metadata, or from running the
+solver again with one change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PARALLEL = 2
-# How far to look for another value of a pin, and the Pythons to ask when a wheel is missing for one.
+# How many other values of a pin to try; and the Pythons to try when there is no wheel for the image's Python.
 _STEPS = 4
 _PYTHONS = tuple(f"3.{minor}" for minor in range(9, 16))
 _NOT_FOUND = "was not found in"
@@ -39,12 +39,19 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """One thing that the recipe asks for: a pin, or a requirement of `pip:` or of the catalog.
+    """One of the recipe's requirements: a pin, or a requirement of `pip:` or of the catalog.
 
-    `where` is its place for people, and `key` what the recipe calls it there: `pins.nccl`, `pip[0]`.
-    `in_file` marks a requirement of a requirement file: then both are the file and the line there.
-    `by_apt` marks a Debian package of what something loads from a wheel. `advice` is how to ask for another
-    version of it where no pin does; `{version}` stands for the one that works.
+    Attributes:
+        where: its place, for messages.
+        key: its key in the recipe: `pins.nccl`, `pip[0]`.
+        label: how messages call it.
+        package: the distribution that it limits.
+        requirement: the requirement itself.
+        pin: the pin, if it is one.
+        in_file: whether it stands in a requirement file; `where` and `key` are then its file and line.
+        by_apt: whether it is a Debian package of a component that a framework loads from a wheel.
+        advice: how to change its version if it is not a pin; `{version}` is replaced by one that works.
+
     """
 
     where: str
@@ -59,25 +66,25 @@ class Party:
 
 
 def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
-    """Find out what clashes when the solver found nothing.
+    """Explain why the solver found no solution.
 
     Args:
-        request: what was asked for.
-        target: what it was solved for.
-        reason: the solver's own words, for what no closer look explains.
+        request: the request.
+        target: the environment that was solved for.
+        reason: the solver's own explanation, used if nothing better is found.
 
     Returns:
-        A ConflictError with every clash, to be raised.
+        A ConflictError with every clash, for the caller to raise.
 
     """
-    log.info("the pins of %s do not hold together; looking for values that do", request.recipe)
+    log.info("the pins of %s cannot be used together; looking for values that can", request.recipe)
     everyone = parties(request)
     forced = _forced(request)
     problems: list[Problem] = []
     able = []
     for party, version in zip(everyone, _each_alone(everyone, target), strict=True):
         if isinstance(version, UnsolvableError) and party.by_apt:
-            # No wheel of that version is needed to tell that it is not the one that is loaded.
+            # There need not be a wheel of this version: it can still differ from the loaded one.
             able.append((party, str(Requirement(party.requirement).specifier).strip("=.*")))
         elif isinstance(version, UnsolvableError):
             problems.append(_where_it_looked(_impossible(party, str(version), target), str(version)))
@@ -97,9 +104,9 @@ def explain(request: Request, target: Target, reason: str) -> ImagebuilderError:
 
 
 def never_loaded(request: Request, solution: Solution, target: Target) -> list[Problem]:
-    """Explain pins that can be installed and have no effect: no component loads what they pin.
+    """Explain pins that can be installed but have no effect, because nothing loads the pinned component.
 
-    torch for CUDA 13 beside a pin of the CUDA 12 runtime is the usual case: both fit into one venv.
+    The usual case is torch for CUDA 13 beside a pinned CUDA 12 runtime: both can be in one venv.
     """
     return [
         _idle_problem(request, loader, idle, solution, target)
@@ -108,13 +115,13 @@ def never_loaded(request: Request, solution: Solution, target: Target) -> list[P
 
 
 def idle_pins(request: Request, solution: Solution) -> list[tuple[Pinned, tuple[Pinned, ...]]]:
-    """Find each pin whose component should load others, and those others that it does not bring in."""
+    """Return each pin that should load other pinned components, with those that it does not require."""
     pins = {pin.pin: pin for pin in request.wheel_pins}
-    # What a Debian package holds too is a wheel here, and of no use unless that is loaded.
+    # Pins on Debian packages count like pins on wheels: they have no effect unless the wheel is loaded.
     for mirrored in request.mirrored:
         pins.setdefault(mirrored.wheel.pin, mirrored.wheel)
     components = request.selection.components
-    found = []
+    rows = []
     for name, loader in pins.items():
         tree = solution.tree(canonicalize_name(loader.package))
         loads = components[name].loads if name in components else ()
@@ -124,34 +131,34 @@ def idle_pins(request: Request, solution: Solution) -> list[tuple[Pinned, tuple[
             if other in pins and canonicalize_name(pins[other].package) not in tree
         )
         if idle:
-            found.append((loader, idle))
-    return found
+            rows.append((loader, idle))
+    return rows
 
 
 def contradictions(name: str, version: str, solution: Solution, target: Target) -> tuple[str, ...]:
-    """List who in a solution requires another version of a package than the given one, in words.
+    """Return sentences for the packages of a solution that require another version of a package.
 
-    One reads as `torch 2.10.0 requires nvidia-nccl-cu12==2.27.5`.
+    Example: `torch 2.10.0 requires nvidia-nccl-cu12==2.27.5`.
     """
     askers = [(parent, solution.versions[parent]) for parent in sorted(solution.parents.get(name, ()))]
     if not askers:
         return ()
-    found = []
+    sentences = []
     offered = files(askers, target)
     with target.site.session() as session:
         for parent, parent_version in askers:
             file = wheelfile.best(offered.get(parent, ()), target)
             demands = wheelfile.demands(wheelfile.requires(file, session), name, target) if file else ()
-            found += [
+            sentences += [
                 f"{parent} {parent_version} requires {name}{demand.specifier}"
                 for demand in demands
                 if not demand.specifier.contains(version, prereleases=True)
             ]
-    return tuple(found)
+    return tuple(sentences)
 
 
 def parties(request: Request) -> tuple[Party, ...]:
-    """List what a request asks for, those that load others first: a clash is then told of the others."""
+    """Return a request's parties. Those that load others come first: so clashes name the others."""
     components = request.selection.components
     pins = sorted(
         request.wheel_pins, key=lambda pin: pin.pin not in components or not components[pin.pin].loads
@@ -169,6 +176,7 @@ def parties(request: Request) -> tuple[Party, ...]:
     ]
     found += (_of_package(mirrored, request) for mirrored in request.mirrored)
     owners = {canonicalize_name(package): component for package, component in request.owners}
+    from_files = request.from_files
     for requirement in request.requirements:
         package = canonicalize_name(Requirement(requirement).name)
         path: tuple[str | int, ...] = (
@@ -176,7 +184,7 @@ def parties(request: Request) -> tuple[Party, ...]:
             if requirement in request.pip
             else ("pins", owners.get(package, ""))
         )
-        demand = None if requirement in request.pip else request.from_files.get(requirement)
+        demand = None if requirement in request.pip else from_files.get(requirement)
         found.append(
             Party(
                 where=demand.place if demand else request.places.of(*path),
@@ -187,7 +195,7 @@ def parties(request: Request) -> tuple[Party, ...]:
                 in_file=demand is not None,
             )
         )
-    return (*found, *(_of_constraint(request.from_files[text]) for text in request.constraints))
+    return (*found, *(_of_constraint(from_files[text]) for text in request.constraints))
 
 
 def _of_constraint(demand: Demand) -> Party:
@@ -202,7 +210,7 @@ def _of_constraint(demand: Demand) -> Party:
 
 
 def _of_package(mirrored: Mirrored, request: Request) -> Party:
-    """See a Debian package as the wheel of the same thing: what loads the wheel never loads the package."""
+    """Return the party of a Debian package whose component a framework loads from a wheel instead."""
     pin, package = mirrored.wheel, mirrored.package
     is_pin = mirrored.place.startswith("pins.")
     return Party(
@@ -241,17 +249,15 @@ def _alone(party: Party, target: Target) -> str | UnsolvableError:
 
 
 def _impossible(party: Party, reason: str, target: Target) -> Problem:
-    """Explain a party that fails by itself: unknown, no wheels for this Python, or no such version."""
+    """Explain a party that fails alone: unknown package, no wheels for this Python, or no such version."""
     asked = str(Requirement(party.requirement).specifier).removesuffix(".*")
     value = party.pin.value if party.pin else asked.removeprefix("==")
     what = f"{party.package} {value}".strip()
     if f"{party.package} {_NOT_FOUND}" in reason:
         return Problem(
-            message=f"the package index knows no `{party.package}`",
+            message=f"the package index has no `{party.package}`",
             where=party.where,
-            hint="check the spelling"
-            if not party.pin
-            else "does the site's index hold everything? see --site",
+            hint="check the spelling" if not party.pin else "is the site's index complete? see --site",
         )
     pythons = [
         python
@@ -279,7 +285,7 @@ def _impossible(party: Party, reason: str, target: Target) -> Problem:
         return Problem(
             message=f"{what} has no wheel that runs on glibc {target.glibc}, {target.architecture}",
             where=party.where,
-            hint=f"it may be there as source only, which this does not build{values}",
+            hint=f"it may only be available as source{values}",
         )
     return Problem(
         message=f"{what} does not exist",
@@ -289,7 +295,7 @@ def _impossible(party: Party, reason: str, target: Target) -> Problem:
 
 
 def _where_it_looked(problem: Problem, reason: str) -> Problem:
-    """Say that later indexes were not asked, where the first that has the package lacks the version."""
+    """Add that only one index was asked: the first that has the package, although it lacks the version."""
     only = re.search(r"was found on (\S+), but not at the requested version", reason)
     if not only:
         return problem
@@ -298,10 +304,10 @@ def _where_it_looked(problem: Problem, reason: str) -> Problem:
 
 
 def _nearest(party: Party, target: Target) -> str:
-    """Name the values on both sides of a pin that the index has for this target; the newest for others."""
+    """Return the nearest values below and above a pin that the index has; the newest for other parties."""
     if not party.pin:
-        found = _try((party.package,), (), target, dependencies=False)
-        return f"{party.package} {found.versions[party.package]}" if found else ""
+        newest = _try((party.package,), (), target, dependencies=False)
+        return f"{party.package} {newest.versions[party.package]}" if newest else ""
     questions = [(f"{party.package}<{party.pin.value}", False), (f"{party.package}>{party.pin.value}", True)]
     answers = _parallel(
         lambda item: _try((item[0],), (), target, dependencies=False, lowest=item[1]), questions
@@ -313,9 +319,9 @@ def _nearest(party: Party, target: Target) -> str:
 def _split(
     everyone: Sequence[Party], forced: tuple[str, ...], target: Target
 ) -> tuple[list[Party], list[Party], Solution | None]:
-    """Part those that hold together from those that do not hold with them; the order decides who stays.
+    """Split parties into those that work together and those that clash with them; earlier ones stay.
 
-    The solution is that of those that stay.
+    Also returns the solution for those that stay.
     """
     kept: list[Party] = []
     clashing: list[Party] = []
@@ -324,7 +330,7 @@ def _split(
         solution = _try(_requirements([*kept, *rest]), forced, target)
         if solution:
             return [*kept, *rest], clashing, solution
-        # More requirements never make a solution: so the longest prefix that holds can be found by halving.
+        # Adding requirements never makes them solvable, so bisection finds the longest solvable prefix.
         low, high = 0, len(rest) - 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -341,7 +347,7 @@ def _split(
 def _clash(
     party: Party, version: str, kept: Sequence[Party], forced: tuple[str, ...], target: Target
 ) -> Problem:
-    """Explain a party that holds by itself, and not with the others."""
+    """Explain a party that works alone, but not with the others."""
     try:
         solution = solve(
             Question(requirements=(*_requirements(kept), party.package), overrides=forced), target
@@ -350,7 +356,7 @@ def _clash(
         return Problem(
             message=f"{party.label} does not fit with the rest: {_reason(party, kept, forced, target)}",
             where=party.where,
-            hint="no other value works either; drop it, or move the others",
+            hint="no other value works either: drop it, or change the others",
         )
     works = solution.versions[party.package]
     same = [other for other in kept if other.package == party.package]
@@ -383,7 +389,7 @@ def _idle_problem(
     tree = solution.tree(root)
     version = solution.versions[root]
     loaded = {pin.pin: sorted(family(request.selection.components[pin.pin]) & tree) for pin in idle}
-    names = [name for found in loaded.values() for name in found]
+    names = [name for packages in loaded.values() for name in packages]
     pins = ", ".join(f'{pin.pin} "{pin.value}" ({pin.package})' for pin in idle)
     needed = [canonicalize_name(pin.package) for pin in idle]
     other = _other_value(loader, parties(request), needed, _forced(request), target)
@@ -407,28 +413,28 @@ def _other_value(
     forced: tuple[str, ...],
     target: Target,
 ) -> str:
-    """Find another value of a pin with which the others hold, and that loads what it should; "" for none.
+    """Return another value of a pin that works with the others and loads what it should; "" if there is none.
 
-    Older values first, the newest of them first; then the one that comes next.
+    Tries older values first, from the newest on; then the next newer one.
     """
     package = canonicalize_name(pin.package)
     rest = _requirements(other for other in others if other.package != package)
     bound = f"<{pin.value}"
     for _ in range(_STEPS):
-        found = _try((*rest, package + bound), forced, target)
-        if found is None:
+        solution = _try((*rest, package + bound), forced, target)
+        if solution is None:
             break
-        version = found.versions[package]
-        if set(needed) <= found.tree(package):
+        version = solution.versions[package]
+        if set(needed) <= solution.tree(package):
             return _like(version, pin)
         bound = f"<{version}"
-    # The lowest of everything else is not wanted here: only pins, which leave little choice.
+    # Only with the other pins, which leave little choice: `lowest` would apply to all requirements.
     pins = _requirements(other for other in others if other.pin and other.package != package)
     question = (*pins, f"{package}>{pin.value}")
-    found = _try(question, forced, target, lowest=True)
-    if found is None or not set(needed) <= found.tree(package):
+    solution = _try(question, forced, target, lowest=True)
+    if solution is None or not set(needed) <= solution.tree(package):
         return ""
-    version = found.versions[package]
+    version = solution.versions[package]
     holds = _try((*rest, f"{package}=={version}"), forced, target)
     return _like(version, pin) if holds else ""
 
@@ -442,14 +448,14 @@ def _reason(party: Party, kept: Sequence[Party], forced: tuple[str, ...], target
 
 
 def _short(reason: str) -> str:
-    """Keep uv's reasoning without its frame."""
+    """Return the core of uv's explanation."""
     text = reason.partition("cause: ")[2] or reason
     text = text.partition(" hint: ")[0]
     return text.replace(", we can conclude that your requirements are unsatisfiable.", ".")
 
 
 def _like(version: str, pin: Pinned) -> str:
-    """Write a version as finely as a pin does: 9.10.2.21 beside "9.9" is "9.10"."""
+    """Cut a version to the precision of a pin: 9.10.2.21 beside "9.9" is "9.10"."""
     release = Version(version).release
     short = ".".join(str(part) for part in release[: len(Version(pin.value).release)])
     return Version(version).public if short == pin.value else short
@@ -459,8 +465,8 @@ def _forced(request: Request) -> tuple[str, ...]:
     return tuple(pin.requirement for pin in request.forced)
 
 
-def _requirements(found: Iterable[Party]) -> tuple[str, ...]:
-    return tuple(party.requirement for party in found)
+def _requirements(parties: Iterable[Party]) -> tuple[str, ...]:
+    return tuple(party.requirement for party in parties)
 
 
 def _try(

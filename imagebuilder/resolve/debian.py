@@ -1,4 +1,4 @@
-"""Debian packages of a recipe, solved by apt itself in a root of its own: only the site's settings count."""
+"""Resolve the Debian packages of a recipe, with apt in a private root that uses only the site's settings."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from imagebuilder.resolve.request import Request
 
 log = logging.getLogger(__name__)
 
-_UPDATE_LIMIT = 900.0  # seconds: the index of a suite is some 10 MB, behind whatever line there is
+_UPDATE_LIMIT = 900.0  # seconds: the index of a suite is some 10 MB, and the network may be slow
 _SOLVE_LIMIT = 120.0
 _PRIVATE = 0o600
-# What a base has may be replaced, also where its maker put a hold on it; nothing of it may be removed.
+# Packages of a base may be replaced, even if they are on hold, but not removed.
 _INSTALL = (
     *("apt-get", "install", "--yes", "--no-remove"),
     *("--allow-downgrades", "--allow-change-held-packages"),
@@ -41,23 +41,24 @@ _PRINTED = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>[0-9]+) SHA256:(
 
 
 def resolve_debs(request: Request, site: Site, below: System | None = None) -> tuple[Deb, ...]:
-    """Choose every Debian package of an image: the essential ones, apt, and what the recipe asks for.
+    """Choose every Debian package of an image: the essential ones, apt, and those of the recipe.
 
     Args:
-        request: what is asked for.
-        site: where the archives are.
-        below: the system in a base from a registry; what it has and nothing contradicts stays as it is.
+        request: the request.
+        site: how to reach the archives.
+        below: the system in a base from a registry; its packages stay unless the request needs other
+        versions.
 
     Returns:
-        The packages with their dependencies but without recommendations, sorted by name; on a base only those
-        that are new or change. No host is named.
+        The packages and their dependencies, without recommendations, sorted by name; on a base from a
+        registry only new or changed packages.
 
     Raises:
-        ConflictError: pins or packages that this suite does not have, every one of them; or dependencies
-            that cannot be fulfilled, in apt's words.
-        FetchError: the archive's index could not be fetched.
-        EnvironmentFault: apt, mmdebstrap or the archive's keys are not on this host.
-        InputError: the suite is not known.
+        ConflictError: the suite lacks pins or packages (every one is reported), or dependencies cannot be met
+            (quotes apt).
+        FetchError: the archive's index could not be downloaded.
+        EnvironmentFault: apt, mmdebstrap or the archive's keys are missing on this host.
+        InputError: the suite is unknown.
 
     """
     facts = suites.facts(request.distribution, request.suite)
@@ -72,12 +73,12 @@ def resolve_debs(request: Request, site: Site, below: System | None = None) -> t
             index = root.index()
             problems = debpins.unknown_packages(request, index) + debpins.unmet_pins(request, index, index)
             if not problems:
-                # The quiet answer holds no reasons: ask once more.
+                # Quiet output gives no reasons: run it once more, less quietly.
                 told = root.run(*_INSTALL, "--simulate", "-q", *wanted, timeout=_SOLVE_LIMIT)
                 problems = [debpins.unsolvable(request, told.stdout, told.stderr)]
             raise ConflictError.of(problems)
         debs = _parse_uris(result.stdout, root.places)
-        # The index is read only where something does not fit: it is for saying what would.
+        # The index is read only if something does not fit, to say what would.
         chosen = {**debpins.versions(below.packages if below else ()), **debpins.versions(debs)}
         if debpins.unmet_pins(request, chosen, {}):
             raise ConflictError.of(debpins.unmet_pins(request, chosen, root.index()))
@@ -85,10 +86,10 @@ def resolve_debs(request: Request, site: Site, below: System | None = None) -> t
 
 
 def _on_top(request: Request, below: System, root: _Root, always: Iterable[str]) -> list[str]:
-    """Say what apt is to install on a base: what it lacks, and what it has in a version that does not fit.
+    """Return the packages to install on a base: those that it lacks, or has in a version that does not fit.
 
     Raises:
-        ConflictError: a pin on another archive that this one cannot fulfil.
+        ConflictError: an archive cannot satisfy a pin.
 
     """
     installed = {package.name: package.version for package in below.packages}
@@ -119,15 +120,15 @@ def _on_top(request: Request, below: System, root: _Root, always: Iterable[str])
 def resolve_root(
     request: Request, packages: Sequence[str], image: Sequence[Deb], site: Site
 ) -> tuple[Deb, ...]:
-    """Choose the packages of a root in which a component is compiled: of what the image has too, the same.
+    """Choose the packages of a root to compile in; packages of the image get the same versions.
 
     Raises:
-        ConflictError: packages that this suite does not have, or not together with the image's.
-        FetchError: the archive's index could not be fetched.
+        ConflictError: the suite lacks packages, or they conflict with the image's.
+        FetchError: the archive's index could not be downloaded.
 
     """
     facts = suites.facts(request.distribution, request.suite)
-    # Above 1000 even an older version is taken: apt_preferences(5).
+    # A priority above 1000 also allows downgrades: apt_preferences(5).
     preferences = "\n".join(
         f"Package: {deb.name}\nPin: version {deb.version}\nPin-Priority: 1001\n" for deb in image
     )
@@ -146,10 +147,10 @@ def resolve_root(
 
 
 def source_packages(request: Request, name: str, suite: str, site: Site) -> tuple[Source, ...]:
-    """List the `.orig.tar.*` of every version of a source package in one suite, the request's or another.
+    """Return the `.orig.tar.*` of every version of a source package in a suite of the distribution.
 
     Raises:
-        FetchError: the archive's index could not be fetched.
+        FetchError: the archive's index could not be downloaded.
 
     """
     elsewhere = replace(request, suite=suite, sections=())
@@ -159,10 +160,10 @@ def source_packages(request: Request, name: str, suite: str, site: Site) -> tupl
 
 
 def glibc(debs: Sequence[Deb | Installed]) -> str:
-    """Give the C library's version as wheel tags count it: major.minor.
+    """Return the C library's version as in wheel tags: major.minor.
 
     Raises:
-        LockError: it is not among the packages, or its version is not one.
+        LockError: it is not among the packages, or its version is malformed.
 
     """
     version = next((versions.upstream(deb.version) for deb in debs if deb.name == "libc6"), "")
@@ -186,40 +187,40 @@ def locate_debs(
     *,
     archives: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, tuple[str, ...]]:
-    """Say where each file may be fetched, most likely place first: sha256 -> URLs. Nothing is asked.
+    """Return the URLs of each file by sha256, the most likely first. Makes no requests.
 
-    `archives` has the places of those besides the distribution's own; of one that is not there, nothing is.
+    `archives` has the URLs of archives other than the distribution's own. Files of an unknown one get no URL.
 
-    A security update keeps its name and bytes when a point release takes it over, but moves to the main
-    archive's pool; both places are given.
+    When a point release takes over a security update, the file moves to the main archive's pool, so the
+    result has both URLs.
     """
     facts = suites.facts(distribution, suite)
     mirrors = aptmirrors.of_site(site, distribution, suite, architecture)
-    found: dict[str, tuple[str, ...]] = {}
+    urls: dict[str, tuple[str, ...]] = {}
     for deb in debs:
         if isinstance(deb, Deb) and deb.archive:
             place = archives.get(deb.archive)
-            found[deb.sha256] = _urls(place, deb.path) if place else ()
+            urls[deb.sha256] = _urls(place, deb.path) if place else ()
             continue
         places = [(mirrors.main, deb.path)]
         if deb.path.startswith(facts.security_pool):
             moved = "pool/" + deb.path.removeprefix(facts.security_pool)
             places = [(mirrors.security, deb.path), (mirrors.main, moved)]
-        found[deb.sha256] = tuple(url for mirror, path in places for url in _urls(mirror, path))
-    return found
+        urls[deb.sha256] = tuple(url for mirror, path in places for url in _urls(mirror, path))
+    return urls
 
 
 def _urls(place: str, path: str) -> tuple[str, ...]:
-    """Write a path below an archive's root, as apt does first: object stores take a bare `+` for a space.
+    """Return the URLs of a path in an archive: with `+` escaped, then without.
 
-    A server that knows only the bare one comes second.
+    apt escapes it, because object stores read a bare `+` as a space. Some servers know only the bare one.
     """
     return tuple(dict.fromkeys(f"{place}/{quote(path, safe=safe)}" for safe in ("/~:%", "/+~:%")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Root:
-    """A folder that apt takes for a whole system, and where its mirrors are."""
+    """A folder that apt uses as a whole system, and the URLs of its archives."""
 
     folder: Path
     sandbox: Sandbox
@@ -229,7 +230,7 @@ class _Root:
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
-        """Roots of all archives, and the name of each; the distribution's have none."""
+        """URL and name of every archive; the distribution's own have the name ""."""
         others = ((archive.uri, archive.name) for archive in self.archives)
         return ((self.mirrors.security, ""), (self.mirrors.main, ""), *others)
 
@@ -237,11 +238,11 @@ class _Root:
         return self.sandbox.run(argv, timeout=timeout, env=self.env, check=False)
 
     def index(self) -> dict[str, tuple[str, ...]]:
-        """Read the names and versions of all packages, from the lists that `apt-get update` fetched.
+        """Read the names and versions of all packages from the lists of `apt-get update`.
 
-        A name that is only provided by others has no version of its own.
+        Names that other packages only provide have no version.
         """
-        found: dict[str, tuple[str, ...]] = {}
+        index: dict[str, tuple[str, ...]] = {}
         self.sandbox.copy_out("lists")
         for file in sorted((self.folder / "lists").glob("*_Packages")):
             name = ""
@@ -250,11 +251,11 @@ class _Root:
                     if line.startswith("Package: "):
                         name = line[9:].rstrip("\n")
                     elif line.startswith("Version: "):
-                        found[name] = (*found.get(name, ()), line[9:].rstrip("\n"))
+                        index[name] = (*index.get(name, ()), line[9:].rstrip("\n"))
                     elif line.startswith("Provides: "):
                         for provided in line[10:].split(","):
-                            found.setdefault(provided.split()[0], ())
-        return found
+                            index.setdefault(provided.split()[0], ())
+        return index
 
 
 @contextmanager
@@ -284,7 +285,7 @@ def _private_root(
         _add_archives(folder, sandbox.folder, archives)
         sandbox.copy_in()
         if sandbox.is_root:
-            # Root's apt fetches as a user of its own. Where there is no such user, it stays root.
+            # Root's apt downloads as the user _apt, or as root if there is no such user.
             with suppress(EnvironmentFault):
                 sandbox.run(["chown", "-R", "_apt", sandbox.folder], timeout=60, check=False)
         env = {
@@ -299,7 +300,7 @@ def _private_root(
 
 
 def _local(mirrors: suites.Mirrors) -> tuple[Path, ...]:
-    """Name the folders that mirrors on this host's own disk are in."""
+    """Return the folders of mirrors that are on this host's disk."""
     uris = {mirrors.main, mirrors.security}
     return tuple(
         sorted(Path(unquote(uri.removeprefix("file://"))) for uri in uris if uri.startswith("file:"))
@@ -307,7 +308,7 @@ def _local(mirrors: suites.Mirrors) -> tuple[Path, ...]:
 
 
 def _options(site: Site, folder: Path, sandbox: Sandbox) -> Iterator[tuple[str, str]]:
-    """Give the site's options for apt; a container gets the files that they name (a CA, a certificate)."""
+    """Yield the site's options for apt; copies the files that they name (a CA, a key) for a container."""
     for number, (name, value) in enumerate(site.apt_options):
         path = Path(value)
         if sandbox.contained and path.is_absolute() and path.is_file():
@@ -320,7 +321,7 @@ def _options(site: Site, folder: Path, sandbox: Sandbox) -> Iterator[tuple[str, 
 
 
 def _add_archives(folder: Path, seen: Path, archives: Iterable[Archive]) -> None:
-    """Write sources and keys; `seen` is the folder as apt sees it."""
+    """Write sources and keys; `seen` is the folder's name where apt runs."""
     for number, archive in enumerate(archives):
         lines = [
             "Types: deb",
@@ -338,13 +339,13 @@ def _add_archives(folder: Path, seen: Path, archives: Iterable[Archive]) -> None
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that may hold a password, in an address or an option."""
+    """Write a private file: a URL or an option in it may contain a password."""
     path.touch(_PRIVATE)
     path.write_text(text, encoding="utf-8")
 
 
 def _configuration(folder: Path, architecture: str, keys: Path, options: Iterable[tuple[str, str]]) -> str:
-    """Write apt's configuration; the file in APT_CONFIG is read first, and sends apt away from the host's."""
+    """Return apt's configuration for the private root; apt reads APT_CONFIG before the host's files."""
     settings = [
         ("Dir", folder),
         ("Dir::Etc", folder / "etc"),
@@ -362,7 +363,7 @@ def _configuration(folder: Path, architecture: str, keys: Path, options: Iterabl
         ("APT::Install-Suggests", "false"),
         ("APT::Get::Assume-Yes", "true"),
         ("Acquire::Languages", "none"),
-        # Read once and thrown away: packing the lists again would only take time.
+        # The lists are read once and deleted, so do not compress them again.
         ("Acquire::GzipIndexes", "false"),
         *options,
         # `--print-uris` shows MD5 unless told which hash to use.
@@ -385,29 +386,27 @@ def _update(root: _Root, request: Request) -> None:
             where=request.places.of("base"),
             hint="check the network, the proxy and the mirror (`imagebuilder doctor`); "
             "a mirror goes into the site file as `apt: mirror:`"
-            + "".join(f", the place of {archive.name} as `apt: archives:`" for archive in root.archives[:1]),
+            + "".join(f", the URL of {archive.name} as `apt: archives:`" for archive in root.archives[:1]),
         )
 
 
 def _parse_uris(text: str, places: Sequence[tuple[str, str]]) -> tuple[Deb, ...]:
-    """Read `apt-get --print-uris`: a line has URL, name_version_architecture.deb, size and hash."""
+    """Read `apt-get --print-uris`: each line has URL, name_version_architecture.deb, size and hash."""
     debs = []
     for line in filter(None, text.splitlines()):
-        found = _PRINTED.fullmatch(line)
-        if not found:
-            raise BuildError(
-                f"apt printed a line that is not understood: {line}", hint="is this apt older than 2.0?"
-            )
-        name, version, rest = found["file"].split("_", 2)
-        path, archive = _below(found["uri"], places)
+        printed = _PRINTED.fullmatch(line)
+        if not printed:
+            raise BuildError(f"apt printed an unexpected line: {line}", hint="is this apt older than 2.0?")
+        name, version, rest = printed["file"].split("_", 2)
+        path, archive = _below(printed["uri"], places)
         debs.append(
             Deb(
                 name=unquote(name),
                 version=unquote(version),
                 architecture=rest.removesuffix(".deb"),
                 path=unquote(path),
-                size=int(found["size"]),
-                sha256=found["sha256"],
+                size=int(printed["size"]),
+                sha256=printed["sha256"],
                 archive=archive,
             )
         )
@@ -415,10 +414,10 @@ def _parse_uris(text: str, places: Sequence[tuple[str, str]]) -> tuple[Deb, ...]
 
 
 def _parse_sources(text: str, suite: str) -> tuple[Source, ...]:
-    """Read `apt-cache showsrc`: paragraphs as in deb-src-control, of which one has several file lists."""
+    """Read `apt-cache showsrc`: paragraphs as in a .dsc file, with several lists of files each."""
     found = []
     for fields in sources.paragraphs(text, {"package", "version", "directory", "checksums-sha256"}):
-        # One archive in the usual way; those with more (`.orig-part.tar`) are of no component here.
+        # Sources with several archives (`.orig-part.tar`) are not supported; no component has one.
         sums = fields.pop("checksums-sha256", "")
         line = re.search(r"^([0-9a-f]{64}) ([0-9]+) (\S+\.orig\.tar\.[a-z0-9]+)$", sums, re.MULTILINE)
         if line and fields.keys() == {"package", "version", "directory"}:
@@ -437,11 +436,11 @@ def _parse_sources(text: str, suite: str) -> tuple[Source, ...]:
 
 
 def _below(uri: str, places: Iterable[tuple[str, str]]) -> tuple[str, str]:
-    """Part a URL into the path below an archive's root, and the archive's name."""
-    # The longest first: one mirror may be below the other, as in /debian and /debian-security.
+    """Split a URL: return the path below an archive's URL, and the archive's name."""
+    # The longest first, because one URL may begin with another: /debian and /debian-security.
     for root, name in sorted(places, key=lambda place: len(place[0]), reverse=True):
         if uri.startswith(f"{root}/"):
-            # An archive without suites has its files beside its index, as `./name.deb`.
+            # A flat archive has its files beside its index, as `./name.deb`.
             return uri.removeprefix(f"{root}/").removeprefix("./"), name
-    # apt took the password out of the URL, or wrote its host in another way.
+    # apt removed the password from the URL, or wrote its host differently.
     return uri[uri.index("/pool/") + 1 :], ""

@@ -1,4 +1,4 @@
-"""Pins and names against a Debian archive: what does not fit, and which values would."""
+"""Compare pins and package names with a Debian archive: report what does not fit, and what would."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from imagebuilder.lock.model import Deb, Installed
 from imagebuilder.resolve.request import ArchivePin, Pinned, Request
 
 Index = Mapping[str, tuple[str, ...]]
-"""Names and versions of an archive's packages; a name that others only provide has no version."""
+"""Names and versions of an archive's packages; names that other packages only provide have no version."""
 
 _REASONS = 10  # lines of apt's explanation that an error shows
 
 
 def all_pins(request: Request) -> tuple[Pinned, ...]:
-    """List the pins that Debian packages fulfil: Python is one, though it has a key of its own."""
+    """Return the pins on Debian packages. Python's version is one, although it has its own key."""
     python = Pinned(pin="python", value=request.python, package="python3")
     return (*(pinned for pinned in request.deb_pins if pinned.pin != "python"), python)
 
 
 def pin_problems(request: Request, debs: Sequence[Deb | Installed]) -> tuple[Problem, ...]:
-    """Find the pins that these packages do not fulfil: whether an older lock's packages may stay."""
+    """Return a problem for each pin that these packages do not satisfy."""
     return tuple(unmet_pins(request, versions(debs), {}))
 
 
 def versions(debs: Sequence[Deb | Installed]) -> dict[str, tuple[str, ...]]:
-    """See packages as the index of an archive that has nothing else."""
+    """Return the index of an archive that has only these packages."""
     return {deb.name: (deb.version,) for deb in debs}
 
 
 def unknown_packages(request: Request, index: Index) -> list[Problem]:
-    """Find what the recipe asks for by name, or by name and version, and the archive does not have."""
+    """Report packages that the recipe requests by name (and version), and that the archive lacks."""
     problems = []
     base = f"{request.distribution} {request.suite}"
-    # What a pin brings in is reported as that pin, once: gcc-15 also stands for its g++-15.
+    # Packages that belong to a pin are reported once, as that pin: gcc-15 also covers g++-15.
     missing = [pinned for pinned in all_pins(request) if pinned.package not in index]
     reported = tuple(f"-{pinned.value.partition('.')[0]}" for pinned in missing if _stem(pinned))
     for package in request.packages:
@@ -50,7 +50,7 @@ def unknown_packages(request: Request, index: Index) -> list[Problem]:
                     Problem(
                         message=f"{base} has no package `{name}`",
                         where=where,
-                        hint=_similar(name, index) or "is it in another component, or renamed?",
+                        hint=_similar(name, index) or "is it in another section, or renamed?",
                     )
                 )
         elif version and version not in index.get(name, ()):
@@ -65,18 +65,18 @@ def unknown_packages(request: Request, index: Index) -> list[Problem]:
 
 
 def unmet_pins(request: Request, chosen: Index, index: Index) -> list[Problem]:
-    """Find pins that the chosen packages do not fulfil; `index` says which values would."""
+    """Report pins that the chosen packages do not satisfy; `index` has the values that would work."""
     problems = []
     base = f"{request.distribution} {request.suite}"
     for pinned in all_pins(request):
         if isinstance(pinned, ArchivePin):
-            continue  # another archive's, which `archivepins` answers for
-        found = sorted({upstream(version) for version in chosen.get(pinned.package, ())})
-        if any(catalog.matches(version, pinned.value) for version in found):
+            continue  # from another archive: see `archivepins`
+        present = sorted({upstream(version) for version in chosen.get(pinned.package, ())})
+        if any(catalog.matches(version, pinned.value) for version in present):
             continue
         has = f"which has no {pinned.package}"
-        if found:
-            has = f"whose {pinned.package} is {' or '.join(found)}"
+        if present:
+            has = f"whose {pinned.package} is {' or '.join(present)}"
         working = _working_values(pinned, index)
         key = ("python",) if pinned.pin == "python" else ("pins", pinned.pin)
         values = " or ".join(f'`{pinned.pin}: "{value}"`' for value in working)
@@ -94,9 +94,9 @@ def unmet_pins(request: Request, chosen: Index, index: Index) -> list[Problem]:
 
 def unsolvable(request: Request, stdout: str, stderr: str) -> Problem:
     """Report what apt cannot solve: its packages with unmet dependencies, or its error lines."""
-    _, found, unmet = stdout.partition("The following packages have unmet dependencies:\n")
+    unmet = stdout.partition("The following packages have unmet dependencies:\n")[2]
     lines = [" ".join(line.split()) for line in unmet.splitlines() if line.startswith(" ")]
-    text = "\n".join(lines[:_REASONS]) if found and lines else condense(stderr)
+    text = "\n".join(lines[:_REASONS]) if lines else condense(stderr)
     return Problem(
         message=f"{request.distribution} {request.suite} cannot have these packages together:\n{text}",
         where=request.places.of("apt"),
@@ -105,33 +105,33 @@ def unsolvable(request: Request, stdout: str, stderr: str) -> Problem:
 
 
 def condense(stderr: str) -> str:
-    """Keep the lines of apt's output that say what went wrong."""
+    """Return the lines of apt's output that say what went wrong."""
     lines = [line for line in stderr.splitlines() if line.startswith(("E:", "Err:", "W:"))]
     return "\n".join(dict.fromkeys(lines[:_REASONS])) or stderr.strip()[-500:]
 
 
 def _working_values(pinned: Pinned, index: Index) -> tuple[str, ...]:
-    """List the values of a pin that this suite could fulfil.
+    """Return the values of a pin that would work on this suite.
 
-    Some packages carry the major version in their names (gcc-14): then every such package counts.
+    Some packages have the major version in their names (gcc-14): then every such package counts.
     """
     names = [pinned.package]
     if stem := _stem(pinned):
         names = [name for name in index if re.fullmatch(rf"{re.escape(stem)}[0-9]+", name)]
-    found = {upstream(version) for name in names for version in index.get(name, ())}
+    values = {upstream(version) for name in names for version in index.get(name, ())}
     if pinned.pin == "python":
-        found = {".".join(version.split(".")[:2]) for version in found}
-    return tuple(sorted(found, key=catalog.numbers))
+        values = {".".join(version.split(".")[:2]) for version in values}
+    return tuple(sorted(values, key=catalog.numbers))
 
 
 def _stem(pinned: Pinned) -> str:
-    """Give what stands before the major version in a package's name: `gcc-` of gcc-14, else nothing."""
+    """Return the part of a package's name before its major version: `gcc-` of gcc-14; "" without one."""
     major = pinned.value.partition(".")[0]
     stem = pinned.package.removesuffix(major)
     return stem if stem != pinned.package and stem.endswith("-") else ""
 
 
 def _similar(name: str, index: Collection[str]) -> str:
-    # Comparing with all 60 000 names takes seconds; who mistypes a name mostly gets its first letter right.
+    # Comparing with all 60,000 names takes seconds. Most mistyped names have the right first letter.
     near = difflib.get_close_matches(name, sorted(n for n in index if n[0] == name[0]), n=3, cutoff=0.75)
     return f"perhaps you meant {' or '.join(f'`{n}`' for n in near)}" if near else ""

@@ -1,4 +1,4 @@
-"""From a recipe to its lock: both resolvers, what may stay as it was, and the version of every pin."""
+"""Make a recipe's lock: run both resolvers, keep what may stay, and find the version of every pin."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def make_locks(
 ) -> LockFile:
     """Resolve a recipe for each of its platforms.
 
-    The first is resolved alone; the others take its versions of wheels wherever these exist for them.
+    The first is resolved alone; the others use its versions of wheels if these exist for them.
 
     Args:
         selection: the recipe to resolve, with its components.
-        site: where indexes, archives and proxies are.
-        previous: the locks there are; what still fits stays as it is.
-        upgrade: None keeps all that fits, an empty collection moves everything, names move these pins
-            or packages.
-        bases: of each platform the image of a registry that the recipe stands on; empty for a suite.
+        site: how to reach indexes and archives.
+        previous: the present locks; versions that still fit are kept.
+        upgrade: None keeps every version that fits, an empty collection moves everything, and names move
+            these pins or packages.
+        bases: the base image of each platform, for a base from a registry; empty for a suite.
 
     Raises:
-        ConflictError: pins that cannot hold together, with the platform where that is not so on all of them.
-        FetchError: an index or an archive could not be asked.
+        ConflictError: pins that cannot be used together; names the platforms unless it is all of them.
+        FetchError: an index or an archive cannot be reached.
 
     """
     recipe = selection.recipe
@@ -54,7 +54,7 @@ def make_locks(
     made: list[Lock] = []
     problems: dict[str, tuple[Problem, ...]] = {}
     for name in recipe.platforms:
-        # What is to move and is not in one platform's image leaves that image as it is.
+        # Names that are not in this platform's image change nothing for it.
         moving = upgrade if not upgrade else (set(upgrade) & names[name]) or None
         question = _Question(
             platform=name,
@@ -88,7 +88,7 @@ def make_lock(
 
 @dataclass(frozen=True, kw_only=True)
 class _Question:
-    """What to resolve for one platform: its lock so far, what may move, whose versions to take, its base."""
+    """What to resolve for one platform: its present lock, what may move, a lock to follow, its base."""
 
     platform: str
     previous: Lock | None
@@ -151,12 +151,12 @@ def _make_lock(selection: Selection, site: Site, question: _Question) -> Lock:
 
 
 def _twice(wanted: Request, builds: tuple[Build, ...], wheels: tuple[Wheel, ...]) -> list[Problem]:
-    """Find what is compiled, and also comes as a wheel because something else requires it."""
+    """Report components that are compiled and also come as a wheel, because something requires that."""
     names = {source.name for build in builds for source in build.sources if source.origin == "index"}
     return [
         Problem(
-            message=f"`{wheel.name}` would be there twice: compiled, and as the wheel {wheel.file}, which "
-            "another package requires",
+            message=f"`{wheel.name}` would be installed twice: compiled, and as the wheel {wheel.file}, "
+            "which another package requires",
             where=wanted.places.of("pins", wheel.name),
             hint=f"leave `{wheel.name}` out of `build:`",
         )
@@ -209,10 +209,11 @@ def _own_name(wanted: Request, wheels: Sequence[Wheel]) -> list[Problem]:
 def _resolve(
     wanted: Request, site: Site, question: _Question, problems: list[Problem]
 ) -> tuple[tuple[Deb, ...], tuple[Wheel, ...], tuple[Override, ...]]:
-    """Ask both resolvers, even when one found no way: people want to hear of everything at once.
+    """Run both resolvers, even if one fails, to report all problems at once.
 
-    On a base the wheels come first, for Debian packages of what they load must be of the same version. Else
-    the packages do, for wheels need the suite's C library; where nothing tells it, the newest stands in.
+    On a base from a registry the wheels come first, because Debian packages of the same components must have
+    their versions. On a suite the Debian packages come first, because the version of their C library decides
+    which wheels run. If they cannot be resolved, a recent version is assumed.
     """
     debs: tuple[Deb, ...] = ()
     wheels: tuple[Wheel, ...] = ()
@@ -240,7 +241,7 @@ def _resolve(
 
 
 def _debs(wanted: Request, site: Site, question: _Question) -> tuple[Deb, ...]:
-    """Keep the previous packages when the same ones are asked for: an archive moves on every day."""
+    """Return the lock's packages if the request for them is unchanged, because archives change every day."""
     previous, base = question.previous, question.base
     if (
         previous is not None
@@ -268,9 +269,9 @@ def _moves_debs(wanted: Request, previous: Lock, upgrade: Collection[str] | None
 def _kept_wheels(
     wanted: Request, glibc: str, site: Site, question: _Question
 ) -> tuple[tuple[Wheel, ...], Collection[str] | None]:
-    """Choose the wheels whose versions are to stay, and what may move: None where that is decided by then.
+    """Return the wheels whose versions stay, and the names that may move: None if no others may.
 
-    A platform after the first takes the first one's versions, for what these moved to is what it is to have.
+    Platforms after the first use the first one's versions, including those that moved.
     """
     previous, like = question.previous, question.like
     own = previous.wheels if previous is not None and previous.python == wanted.python else ()
@@ -298,13 +299,13 @@ def _known_names(selection: Selection, platform: str, previous: Lock | None) -> 
 def _check_names(
     selection: Selection, names: Mapping[str, Collection[str]], upgrade: Collection[str] | None
 ) -> None:
-    """Refuse to upgrade what is not there: a mistyped name would look like «already the newest»."""
+    """Refuse unknown names: a mistyped name would look as if it were up to date."""
     unknown = sorted(set(upgrade or ()).difference(*names.values()))
     if unknown:
         raise ConflictError.of(
             [
                 Problem(
-                    message=f"`{name}` cannot be upgraded: the recipe holds nothing of that name",
+                    message=f"`{name}` cannot be upgraded: nothing in the recipe has that name",
                     where=selection.recipe.name,
                     hint=f"pins: {', '.join(sorted(selection.recipe.pins))}",
                 )
@@ -316,13 +317,13 @@ def _check_names(
 def _with_platforms(
     problems: Mapping[str, tuple[Problem, ...]], platforms: Collection[str]
 ) -> tuple[Problem, ...]:
-    """Tell each problem once, with its platform unless all have it."""
-    told = []
-    for name, found in problems.items():
-        for problem in found:
+    """Return each problem once, with its platform unless all have it."""
+    merged = []
+    for name, own in problems.items():
+        for problem in own:
             if all(problem in problems.get(other, ()) for other in platforms):
-                told.append(problem)
+                merged.append(problem)
             else:
                 hint = "; ".join(filter(None, (problem.hint, f"or leave {name} out of `platforms:`")))
-                told.append(replace(problem, message=f"on {name}: {problem.message}", hint=hint))
-    return tuple(dict.fromkeys(told))
+                merged.append(replace(problem, message=f"on {name}: {problem.message}", hint=hint))
+    return tuple(dict.fromkeys(merged))

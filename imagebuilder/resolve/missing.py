@@ -1,4 +1,4 @@
-"""Clashes that a missing pin hides: nothing can be resolved without it, so values of it are tried."""
+"""Find clashes that a missing pin hides. Nothing can be resolved without it, so its values are tried."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from imagebuilder.resolve.request import request
 
 log = logging.getLogger(__name__)
 
-# Stands in for the C library of the base, which only its packages tell.
+# An assumed version: the base's C library is not known yet.
 _GLIBC = "2.40"
 
 
 def hidden_clashes(recipe: Recipe, places: Places, site: Site) -> tuple[Problem, ...]:
-    """Find the clashes that stay once a missing pin is added.
+    """Find the clashes that remain after a missing pin is added.
 
     Args:
-        recipe: it pins a component that needs another one, which it does not pin.
-        places: where its keys stand.
+        recipe: pins a component that needs another one, and does not pin that.
+        places: the places of its keys.
         site: how to reach an index.
 
     Returns:
-        Clashes between the pins that are there. Empty if some value of the missing pin makes all of them
-        hold, and if the index cannot be asked: the missing pin is reported anyway.
+        Clashes between the present pins. Empty if they work with some value of the missing pin, or if the
+        index cannot be reached: the missing pin is reported anyway.
 
     """
     components = catalog.load()
@@ -49,7 +49,7 @@ def hidden_clashes(recipe: Recipe, places: Places, site: Site) -> tuple[Problem,
             return ()
         else:
             return ()
-    # A clash that names the tried value is one of our own making.
+    # A clash that names the tried value may be caused by that value.
     own = [f'{name} "{value}"' for value in values]
     return next(
         (

@@ -1,4 +1,4 @@
-"""The newest versions of pins with which the others still fit."""
+"""Find the newest versions of pins that still work together."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError,
 
 log = logging.getLogger(__name__)
 
-# Releases of a framework to step back over until one loads what is pinned: those for a newer CUDA come first.
+# How many releases of a framework to try, the newest first, until one loads what is pinned. The newest may be
+# for a newer CUDA.
 _STEPS = 30
 
 
 def newest_for_all(
     selection: Selection, file: LockFile, site: Site, bases: Mapping[str, Base]
 ) -> dict[str, str]:
-    """Find the newest value of each pin that every platform of a recipe has; see `newest_pins`."""
-    found = [
+    """Return the newest value of each pin that all platforms of a recipe have; see `newest_pins`."""
+    newest = [
         newest_pins(selection, debian.glibc(lock.installed), site, name, bases.get(name))
         for name, lock in zip(file.platforms, file.sections, strict=True)
     ]
     return {
-        name: min((pins[name] for pins in found), key=lambda value: (Version(value), value))
+        name: min((pins[name] for pins in newest), key=lambda value: (Version(value), value))
         for name in selection.recipe.pins
     }
 
@@ -42,24 +43,24 @@ def newest_for_all(
 def newest_pins(
     selection: Selection, glibc: str, site: Site, platform: str = "", base: Base | None = None
 ) -> dict[str, str]:
-    """Find the newest value of each pin, written as precisely as the recipe writes it now.
+    """Return the newest value of each pin, as precise as in the recipe.
 
-    Pins move within their major version: the major of CUDA or gcc decides what packages are called, and is a
-    person's choice. Pins under `override:` stay, for somebody forced them.
+    Pins move within their major version, because the major of CUDA or gcc is a person's choice, and part of
+    packages' names. Pins under `override:` stay.
 
     Args:
-        selection: the recipe whose pins move, with its components.
+        selection: the recipe, with its components.
         glibc: version of the base's C library, as in "2.41".
-        site: where indexes and archives are.
-        platform: one of the recipe's; its first without a name.
-        base: the image of a registry that the recipe stands on; None for a suite.
+        site: how to reach indexes and archives.
+        platform: one of the recipe's platforms; by default its first.
+        base: the recipe's base from a registry; None for a suite.
 
     Returns:
         Every pin of the recipe with its value, moved or not.
 
     Raises:
-        ConflictError: not even loosened pins hold together.
-        FetchError: an index or an archive could not be asked.
+        ConflictError: the pins cannot be used together even when loosened.
+        FetchError: an index or an archive cannot be reached.
 
     """
     recipe = selection.recipe
@@ -71,8 +72,8 @@ def newest_pins(
         wanted = replace(wanted, distribution=base.system.distribution, suite=base.system.suite)
     target = Target(python=wanted.python, glibc=glibc, architecture=wanted.architecture, site=site)
     solution = _newest_loaded(wanted, target)
-    found = {pin.pin: solution.versions[canonicalize_name(pin.package)] for pin in wanted.wheel_pins}
-    found |= {m.wheel.pin: solution.versions[canonicalize_name(m.wheel.package)] for m in wanted.mirrored}
+    newest = {pin.pin: solution.versions[canonicalize_name(pin.package)] for pin in wanted.wheel_pins}
+    newest |= {m.wheel.pin: solution.versions[canonicalize_name(m.wheel.package)] for m in wanted.mirrored}
     versions: dict[str, str] = {}
     if base is None:
         debs = debian.resolve_debs(wanted, site)
@@ -80,19 +81,19 @@ def newest_pins(
         versions = {package.name: package.version for package in base.system.packages}
         debs = debian.resolve_debs(archivepins.refined(wanted, solution.versions), site, base.system)
     versions |= {deb.name: deb.version for deb in debs}
-    found |= {pin.pin: debversion.upstream(versions[pin.package]) for pin in wanted.deb_pins}
+    newest |= {pin.pin: debversion.upstream(versions[pin.package]) for pin in wanted.deb_pins}
     return {
-        name: value if name in recipe.override or name not in found else _as_precise(found[name], value)
+        name: value if name in recipe.override or name not in newest else _as_precise(newest[name], value)
         for name, value in recipe.pins.items()
     }
 
 
 def _newest_loaded(wanted: Request, target: Target) -> Solution:
-    """Solve for the newest, stepping back from releases that would leave a pin unloaded."""
+    """Solve for the newest versions, and skip releases that would not load a pinned component."""
     pins = {pin.pin: pin for pin in wanted.wheel_pins}
     overrides = tuple(pins[name].requirement for name in wanted.overrides if name in pins)
-    # uv decides on what it is told first: the newest torch with the CUDA that it loads is wanted, not the
-    # newest CUDA with a torch that happens not to mind.
+    # uv decides on the first requirements first. We want the newest torch with the CUDA that it loads, not
+    # the newest CUDA with any torch.
     components = wanted.selection.components
     ordered = sorted(pins.values(), key=lambda pin: not components[pin.pin].loads)
     question = Question(
@@ -116,7 +117,7 @@ def _newest_loaded(wanted: Request, target: Target) -> Solution:
         for loader, _ in idle:
             version = solution.versions[canonicalize_name(loader.package)]
             log.info("%s %s does not load what is pinned beside it", loader.package, version)
-            # A local version (2.13.0+cpu) has no place in an ordered comparison (PEP 440).
+            # Local versions (2.13.0+cpu) are not allowed in ordered comparisons (PEP 440).
             limits.append(f"{loader.package}{'!=' if '+' in version else '<'}{version}")
     raise ConflictError(
         f"none of the {_STEPS} newest releases loads what is pinned beside it",

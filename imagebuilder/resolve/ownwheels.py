@@ -1,7 +1,7 @@
-"""Wheels of one's own: a stranger's package of the same name on an index never takes their place unnoticed.
+"""Protect wheels in the site's folders: an index must not replace them with a package of the same name.
 
-uv looks at wheel folders and indexes together, and takes the newest version. A higher number on an index,
-under the name of a wheel in a folder, would be chosen.
+uv searches wheel folders and indexes together, and chooses the newest version. So a stranger could publish a
+higher version under the name of a private wheel.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from imagebuilder.resolve.uv import File
 
 
 def first(files: Iterable[File], site: Site) -> tuple[File, ...]:
-    """Put the files that lie in the site file's folders before those of indexes."""
+    """Sort files: those in the site file's folders first."""
     return tuple(sorted(files, key=lambda file: not _is_own(file, site)))
 
 
 def displaced(request: Request, chosen: Mapping[str, tuple[str, File]], site: Site) -> tuple[Problem, ...]:
-    """Find packages that an index gives, although a wheel folder of the site file has the same name.
+    """Report packages that come from an index although a wheel folder of the site file has the same name.
 
     Args:
-        request: a version that it names in full is taken from wherever it is.
+        request: the request. Versions that it gives in full are accepted from anywhere.
         chosen: version and file of each package, by normalised name.
-        site: whose wheel folders count.
+        site: the site with the wheel folders.
 
     """
     own = _wheels(site)
@@ -47,7 +47,7 @@ def displaced(request: Request, chosen: Mapping[str, tuple[str, File]], site: Si
         problems.append(
             Problem(
                 message=f"{name} {version} would come from a package index, but the wheel folder "
-                f"{mine[newest].parent} has {name} {newest}: they may be packages of two people",
+                f"{mine[newest].parent} has {name} {newest}: these may be two different packages",
                 where=request.places.of("pip"),
                 hint=f'write "{name}=={newest}" under `pip:` for the one in the folder; for the other write '
                 f'"{name}=={version}", and have no wheel of that version in the folder',
@@ -57,16 +57,16 @@ def displaced(request: Request, chosen: Mapping[str, tuple[str, File]], site: Si
 
 
 def _wheels(site: Site) -> dict[str, dict[Version, Path]]:
-    """List the wheels in the site file's folders, by name and version."""
-    found: dict[str, dict[Version, Path]] = {}
+    """Return the wheels in the site file's folders, by name and version."""
+    wheels: dict[str, dict[Version, Path]] = {}
     for folder in _folders(site):
         for path in sorted(folder.glob("*.whl")):
             try:
                 name, version, _, _ = parse_wheel_filename(path.name)
             except InvalidWheelFilename:
                 continue
-            found.setdefault(name, {}).setdefault(version, path)
-    return found
+            wheels.setdefault(name, {}).setdefault(version, path)
+    return wheels
 
 
 def _folders(site: Site) -> tuple[Path, ...]:
@@ -81,7 +81,7 @@ def _is_own(file: File, site: Site) -> bool:
 
 
 def _named(request: Request) -> frozenset[str]:
-    """Name the packages whose version the recipe says: the pins, and what `pip:` has with `==`."""
+    """Return the packages whose version the recipe gives: pins, and those under `pip:` with `==`."""
     asked = map(Requirement, request.requirements)
     exact = {
         canonicalize_name(one.name)

@@ -1,4 +1,4 @@
-"""Python's side of a lock: which wheels, for the image's Python and C library, whatever the host runs."""
+"""Resolve the wheels of a lock, for the image's Python and C library, on any host."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ def resolve_wheels(
     keep: Sequence[Wheel] = (),
     upgrade: Collection[str] | None = None,
 ) -> tuple[tuple[Wheel, ...], tuple[Override, ...]]:
-    """Find the wheels of an image, and which pins were forced against what others require.
+    """Find the wheels of an image, and the pins that were forced against other packages' requirements.
 
     Args:
-        request: what is asked for.
+        request: the request.
         glibc: version of the base's C library, as in "2.41".
         site: how to reach an index.
-        keep: the wheels of the lock so far; their versions stay as long as they fit.
-        upgrade: None keeps them all, an empty collection none; else names of pins or of distributions that
-            may move.
+        keep: wheels of the present lock; their versions are kept if they still fit.
+        upgrade: None keeps all, an empty collection moves all, and names move these pins or distributions.
 
     Raises:
-        ConflictError: pins and requirements cannot hold together; every conflict, with ways out.
-        FetchError: the index could not be asked.
+        ConflictError: pins and requirements cannot be used together; every conflict, with remedies.
+        FetchError: the index cannot be reached.
 
     """
     target = Target(python=request.python, glibc=glibc, architecture=request.architecture, site=site)
@@ -77,10 +76,10 @@ def resolve_wheels(
 
 
 def available(wheels: Sequence[Wheel], request: Request, glibc: str, site: Site) -> tuple[Wheel, ...]:
-    """Pick the wheels of another platform whose versions exist for this one too.
+    """Return the wheels of another platform whose versions also exist for this one.
 
     Raises:
-        FetchError: the index could not be asked.
+        FetchError: the index cannot be reached.
 
     """
     target = Target(python=request.python, glibc=glibc, architecture=request.architecture, site=site)
@@ -91,10 +90,10 @@ def available(wheels: Sequence[Wheel], request: Request, glibc: str, site: Site)
 def locate_wheels(
     wheels: Sequence[Wheel], python: str, glibc: str, site: Site, architecture: str = "amd64"
 ) -> dict[str, tuple[str, ...]]:
-    """Find where the locked files are today: sha256 and URLs (`file:` for one in a wheel folder).
+    """Return the current URLs of locked wheels by sha256 (`file:` URLs in a wheel folder).
 
     Raises:
-        FetchError: an index could not be asked, or has some of the files no more; names each.
+        FetchError: an index cannot be reached, or does not have some of the files any more; names each.
 
     """
     target = Target(python=python, glibc=glibc, architecture=architecture, site=site)
@@ -104,13 +103,13 @@ def locate_wheels(
     urls: dict[str, tuple[str, ...]] = {}
     problems = []
     for wheel in wheels:
-        # The hash decides: an index may rename nothing and still hold other bytes.
+        # The hash decides: an index may have other bytes under the same name.
         same = [file for file in offered.get(wheel.name, ()) if file.sha256 == wheel.sha256]
         named = [file for file in offered.get(wheel.name, ()) if file.name == wheel.file]
         if same or (named and not named[0].sha256):
             urls[wheel.sha256] = tuple(file.url for file in same or named)
             continue
-        what = "holds other bytes under the name" if named else "does not have"
+        what = "has other bytes under the name" if named else "does not have"
         problems.append(
             Problem(
                 message=f"the package index {what} {wheel.file}",
@@ -123,7 +122,7 @@ def locate_wheels(
 
 
 def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | None) -> dict[str, str]:
-    """Name the versions that should stay: not those of what may move, nor what the recipe now rules out."""
+    """Return the versions to keep: without packages that may move, or that no longer fit the recipe."""
     if upgrade is not None and not upgrade:
         return {}
     packages = {pin.pin: canonicalize_name(pin.package) for pin in request.wheel_pins}
@@ -138,10 +137,10 @@ def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | No
 
 
 def _solve(request: Request, question: Question, target: Target, kept: Mapping[str, str]) -> Solution:
-    """Solve, and move as little as can be away from the versions of the lock so far.
+    """Solve, and keep as many versions of the present lock as possible.
 
-    uv's own preferences (an output file that is there already) cannot be used: with several indexes it
-    then looks at one of them only, and finds no wheel where another index has one.
+    uv's own way (an existing output file) does not work: with several indexes it then searches only one of
+    them, and misses wheels of the others.
     """
     direct = {canonicalize_name(Requirement(text).name) for text in question.requirements}
     if direct <= set(kept):
@@ -151,7 +150,7 @@ def _solve(request: Request, question: Question, target: Target, kept: Mapping[s
     newest = _solve_loaded(request, question, target)
     if not kept:
         return newest
-    # What is new or moves takes its newest version, first alone, then with all that it brings in.
+    # New or moving packages get their newest version: first only these, then also their dependencies.
     moving = direct - set(kept)
     with_trees = {name for root in moving for name in newest.tree(root)}
     for free in (moving, with_trees):
@@ -174,10 +173,10 @@ def _solve_constrained(
 
 
 def _solve_loaded(request: Request, question: Question, target: Target) -> Solution:
-    """Solve so that everything pinned is loaded by what is said to load it.
+    """Solve so that every pinned component is loaded by the component that should load it.
 
-    A wheel folder may offer another build under the same version (`2.13.0+cpu`), which sorts before the
-    index's own. Where such a build leaves pins idle, the other one was meant.
+    A wheel folder may have another build of the same version (`2.13.0+cpu`), which uv prefers to the index's.
+    If that build does not load a pinned component, use the index's.
     """
     solution = solve(question, target)
     idle = conflicts.idle_pins(request, solution)
@@ -220,18 +219,18 @@ def _offered_files(versions: Sequence[tuple[str, str]], target: Target) -> dict[
         return files(versions, target)
     except UnsolvableError:
         pass
-    # One that is missing spoils the answer for all: ask one by one, to name every missing one.
-    found: dict[str, tuple[File, ...]] = {}
+    # One missing version makes the whole query fail: query one by one, to name every missing version.
+    offered: dict[str, tuple[File, ...]] = {}
 
     def ask(version: tuple[str, str]) -> None:
         try:
-            found.update(files([version], target))
+            offered.update(files([version], target))
         except UnsolvableError:
             return
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         list(pool.map(ask, versions))
-    return found
+    return offered
 
 
 def _wheels(
@@ -244,14 +243,15 @@ def _wheels(
     known = {wheel.sha256: wheel for wheel in keep}
     chosen: dict[str, File] = {}
     problems = []
+    hashed = request.hashed
     for name, version in sorted(solution.versions.items()):
         everything = ownwheels.first(offered.get(name, ()), target.site)
-        demands = request.hashed.get((name, str(Version(version))), ())
+        demands = hashed.get((name, str(Version(version))), ())
         candidates = tuple(file for file in everything if _is_allowed(file, demands))
         if everything and not candidates:
             problems.append(_not_allowed(name, version, everything, demands))
             continue
-        # A file that was locked stays, even where a better one of the same version has appeared since.
+        # A locked file stays, even if a better one of the same version has appeared since.
         locked = next((file for file in candidates if file.sha256 in known), None)
         file = locked or wheelfile.best(candidates, target)
         if file is None:
@@ -280,7 +280,7 @@ def _wheels(
         for name, file in measured.items()
         if not _is_allowed(
             file,
-            demands := request.hashed.get((name, str(Version(solution.versions[name]))), ()),
+            demands := hashed.get((name, str(Version(solution.versions[name]))), ()),
             unknown=False,
         )
     ]

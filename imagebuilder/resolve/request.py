@@ -1,11 +1,11 @@
-"""What a recipe asks of the resolvers: the recipe and the catalog put together, nothing looked up yet."""
+"""Combine a recipe with the catalog into requirements for the resolvers. Looks nothing up."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,13 @@ from imagebuilder.recipe import Places
 if TYPE_CHECKING:
     from imagebuilder.recipe.requirements import Demand, FileDemands
 
-# What Debian's source archives are packed with, besides gzip, which is essential.
+# Programs that unpack Debian's source archives, besides gzip, which is essential.
 _UNPACKERS = frozenset({"xz-utils", "bzip2"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pinned:
-    """A pin and the package whose version it fixes: a wheel's distribution, or a Debian package."""
+    """A pin, and the package whose version it fixes: a Python distribution or a Debian package."""
 
     pin: str
     value: str
@@ -36,7 +36,7 @@ class Pinned:
 
     @property
     def requirement(self) -> str:
-        """The pin as a Python requirement: a prefix of the release, so that `9.10` takes 9.10.2.21."""
+        """The pin as a Python requirement for a prefix: `9.10` also accepts 9.10.2.21."""
         version = Version(self.value)
         exact = version.is_prerelease or version.local or version.is_postrelease
         return f"{self.package}=={self.value}" + ("" if exact else ".*")
@@ -44,16 +44,16 @@ class Pinned:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What is asked for one component that is compiled.
+    """The requirements for compiling one component.
 
     Attributes:
         component: its name.
         value: its pin.
-        debian, sdist: Debian source package, or Python distribution, that it is compiled from; both empty
-            where only upstream has it.
+        debian, sdist: the Debian source package or the Python distribution that it is compiled from; both
+            empty if only upstream has its source.
         packages: Debian packages of the root that it is compiled in.
-        wheels: Python requirements there.
-        against: compiled components that are there too.
+        wheels: Python requirements of that root.
+        against: compiled components of that root.
 
     """
 
@@ -77,7 +77,7 @@ class ProjectRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchivePin(Pinned):
-    """A pin whose Debian package is in another archive than the distribution's; its version has an ending."""
+    """A pin whose Debian package is not in the distribution's archive; its version ends with `ending`."""
 
     archive: str
     ending: str
@@ -85,12 +85,12 @@ class ArchivePin(Pinned):
 
 @dataclass(frozen=True, kw_only=True)
 class Mirrored:
-    """A Debian package that holds what something loads from a wheel: both have to be of one version.
+    """A Debian package of a component that a pinned framework loads from a wheel: their versions must match.
 
     Attributes:
-        wheel: the version, and the wheel's distribution.
+        wheel: the Debian package's version, as a pin of the wheel.
         package: the Debian package.
-        place: key of the recipe that asks for it: `pins.nccl`, `apt: libnccl2`.
+        place: the recipe's key that requests the Debian package: `pins.nccl`, `apt: libnccl2`.
 
     """
 
@@ -101,25 +101,25 @@ class Mirrored:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Everything that decides a lock.
+    """Everything that determines a lock.
 
     Attributes:
-        recipe: its name, for messages.
-        distribution, suite, architecture: the base, in Debian's words (`debian`, `trixie`, `amd64`).
+        recipe: the recipe's name, for messages.
+        distribution, suite, architecture: the base, by Debian's names (`debian`, `trixie`, `amd64`).
         python: major.minor of the image's Python.
         wheel_pins: pins that wheels provide.
         requirements: Python requirements besides the pins.
         pip: those of them that stand in the recipe, in its order, for messages.
-        owners: normalised distribution name and the component that brought it in.
+        owners: normalised distribution name, and the component that requires it.
         overrides: pins of wheels to force.
         deb_pins: pins that Debian packages provide.
         packages: Debian packages, `name` or `name=version`, sorted.
-        sections: sections of the archive besides those that every image uses, such as `non-free`.
-        builds: what is compiled.
-        mirrored: Debian packages of what pinned frameworks load from wheels.
+        sections: sections of the archive besides those of every image, such as `non-free`.
+        builds: components to compile.
+        mirrored: Debian packages of components that pinned frameworks load from wheels.
         files: what the recipe's requirement files ask for.
-        project: what the user's own package is built with, where the recipe has one.
-        selection: what this was made from, for messages and the catalog's facts.
+        project: the user's own package: how it is built.
+        selection: the recipe and its components, for messages and limits.
 
     """
 
@@ -144,29 +144,29 @@ class Request:
 
     @property
     def places(self) -> Places:
-        """Tell where the recipe's keys stand."""
+        """The places of the recipe's keys."""
         return self.selection.places
 
     def place_of(self, mirrored: Mirrored) -> str:
-        """Name the place of the key that asks for a Debian package of what is loaded from a wheel."""
+        """Return the place of the key that requests such a Debian package."""
         if mirrored.place.startswith("pins."):
             return self.places.of("pins", mirrored.wheel.pin)
         return self.places.of_package(mirrored.package)
 
     @property
     def of_wheels(self) -> tuple[str, ...]:
-        """List what the wheels have to fulfil: pins, what is asked for, and what Debian packages hold."""
+        """All requirements on wheels: pins, other requirements, and versions of Debian packages."""
         pins = (*self.wheel_pins, *(mirrored.wheel for mirrored in self.mirrored))
-        return (*(pin.requirement for pin in pins), *filter(self.is_free, self.requirements))
+        return (*(pin.requirement for pin in pins), *self._free(self.requirements))
 
-    def is_free(self, requirement: str) -> bool:
-        """Tell whether a requirement counts: one on a forced pin's package does not."""
-        names = {canonicalize_name(pin.package) for pin in self.forced}
-        return canonicalize_name(Requirement(requirement).name) not in names
+    def _free(self, requirements: Iterable[str]) -> tuple[str, ...]:
+        """Leave out requirements on packages of forced pins: only the pin counts there."""
+        forced = {canonicalize_name(pin.package) for pin in self.forced}
+        return tuple(text for text in requirements if canonicalize_name(Requirement(text).name) not in forced)
 
     @property
     def forced(self) -> tuple[Pinned, ...]:
-        """List the pins to force, by the wheel that each stands for, whoever provides it."""
+        """The pins to force, as pins of wheels, also if a Debian package provides the component."""
         by_apt = (mirrored.wheel for mirrored in self.mirrored if mirrored.place.startswith("pins."))
         return tuple(pin for pin in (*self.wheel_pins, *by_apt) if pin.pin in self.overrides)
 
@@ -174,7 +174,7 @@ class Request:
     def constraints(self) -> tuple[str, ...]:
         """The limits that requirement files set to packages which something else asks for."""
         found = {demand.requirement for file in self.files for demand in file.demands if demand.constraint}
-        return tuple(sorted(filter(self.is_free, found)))
+        return self._free(sorted(found))
 
     @property
     def from_files(self) -> dict[str, Demand]:
@@ -196,14 +196,14 @@ class Request:
 
     @property
     def components(self) -> dict[str, str]:
-        """Name the component of each wheel that one asks for by name."""
+        """The component of each wheel that a component requires by name."""
         return {canonicalize_name(package): component for package, component in self.owners}
 
     def checksum(self) -> str:
-        """Hash what a lock was made from: the recipe and what the catalog made of it. Hex sha256."""
+        """Return the hex sha256 of everything that a lock is made from. A lock with another one is stale."""
         asked = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        del asked["selection"]  # the recipe has a checksum of its own, and the catalog is in the other fields
-        # Fields that most recipes do not use count only where they are used.
+        del asked["selection"]  # the recipe has its own checksum, and the other fields cover the catalog
+        # Fields that most recipes do not use count only if they are used.
         asked["files"] = [(file.file, file.asked, file.limits) for file in self.files]
         for key in ("sections", "builds", "mirrored", "files", "project"):
             if not asked[key]:
@@ -213,7 +213,7 @@ class Request:
 
 
 def request(selection: Selection, platform: str = "") -> Request:
-    """Put recipe and catalog together, for one platform of the recipe's; without a name for its first."""
+    """Make the request for one of the recipe's platforms, by default its first."""
     recipe, parts = selection.recipe, selection.parts
     wheel_pins, deb_pins, packages, requirements = [], [], set(recipe.apt), list(recipe.pip)
     platform = platform or recipe.platforms[0]
@@ -271,12 +271,12 @@ def family(component: Component) -> frozenset[str]:
 
 
 def _builds(selection: Selection) -> tuple[BuildRequest, ...]:
-    """List what is compiled, each after those that it is compiled against."""
+    """Return the components to compile, each after those that it is compiled against."""
     parts, by_name = selection.parts, selection.by_name
     base = {package for part in parts if part.component.name == "python" for package in part.apt}
-    # A compiler that is pinned compiles what is compiled; else the suite's own does.
+    # The pinned compiler, or else the suite's default.
     compiler = set(by_name["gcc"].apt) if "gcc" in by_name else {"gcc", "g++", "libc6-dev", "make"}
-    found = []
+    requests = []
     for part in parts:
         build = part.built
         if build is None:
@@ -284,7 +284,7 @@ def _builds(selection: Selection) -> tuple[BuildRequest, ...]:
         against = tuple(name for name in build.against if name in by_name)
         beside = {package for name in against for package in by_name[name].apt}
         needs = {catalog.fill(package, part.pin) for package in build.needs}
-        found.append(
+        requests.append(
             BuildRequest(
                 component=part.component.name,
                 value=part.pin,
@@ -297,8 +297,8 @@ def _builds(selection: Selection) -> tuple[BuildRequest, ...]:
                 against=tuple(name for name in against if by_name[name].built),
             )
         )
-    # One level deep is all there is: a library, and what is compiled against it.
-    return tuple(sorted(found, key=lambda item: (bool(item.against), item.component)))
+    # Dependencies are one level deep: a library, and components compiled against it.
+    return tuple(sorted(requests, key=lambda item: (bool(item.against), item.component)))
 
 
 def _deb_pin(part: catalog.Part, package: str, pins: Mapping[str, str]) -> Pinned:
@@ -312,7 +312,7 @@ def _deb_pin(part: catalog.Part, package: str, pins: Mapping[str, str]) -> Pinne
 
 
 def _mirrored(selection: Selection) -> Iterator[Mirrored]:
-    """Find Debian packages, pinned or named with a version, of what a pinned framework loads from wheels."""
+    """Yield Debian packages, pinned or with a version, of components that frameworks load from wheels."""
     recipe, components, chosen = selection.recipe, selection.components, selection.by_name
     loaded = {name for pin in recipe.pins if pin in components for name in components[pin].loads}
     for name in sorted(loaded):

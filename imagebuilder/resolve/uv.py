@@ -1,4 +1,4 @@
-"""uv as a solver: requirements in, versions and who asked for them out; and the files of given versions."""
+"""Run uv: solve requirements for versions, and look up the files of given versions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _LINE = re.compile(r"([a-z0-9][a-z0-9-]*)==([^\s;]+)[^#]*(?:# via (.*))?")
 
 
 class UnsolvableError(Exception):
-    """No set of versions fulfils the requirements; the text is uv's reasoning on one line."""
+    """No set of versions satisfies the requirements; the text is uv's explanation on one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is solved for: the image's Python and C library, and how this host reaches an index."""
+    """The environment to solve for: the image's Python and C library; and how to reach an index."""
 
     python: str
     glibc: str
@@ -49,9 +49,15 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked: requirements; those that replace every other on their package; limits to all the rest.
+    """The input of one solver run.
 
-    `lowest` asks for the oldest versions of what is required by name, instead of the newest.
+    Attributes:
+        requirements: the requirements.
+        overrides: requirements that replace all others on the same package.
+        constraints: limits on versions of packages that get installed anyway.
+        lowest: prefer the oldest versions for `requirements`, instead of the newest.
+        dependencies: also solve for dependencies.
+
     """
 
     requirements: tuple[str, ...]
@@ -63,24 +69,24 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """The version of every package by its normalised name, and which packages require it."""
+    """The version of every package, and which packages require it, by its normalised name."""
 
     versions: Mapping[str, str]
     parents: Mapping[str, frozenset[str]]
 
     def tree(self, root: str) -> frozenset[str]:
-        """Name a package and all that it brings in."""
-        found = {root} & set(self.versions)
-        new = set(found)
+        """Return the names of a package and of everything that it requires."""
+        names = {root} & set(self.versions)
+        new = set(names)
         while new:
-            new = {name for name, parents in self.parents.items() if parents & new} - found
-            found |= new
-        return frozenset(found)
+            new = {name for name, parents in self.parents.items() if parents & new} - names
+            names |= new
+        return frozenset(names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """One wheel as an index offers it; the index may leave out sha256 and size (then "" and -1)."""
+    """One file of an index. The index may not state sha256 and size (then "" and -1)."""
 
     name: str
     url: str
@@ -93,7 +99,7 @@ def solve(question: Question, target: Target) -> Solution:
 
     Raises:
         UnsolvableError: there are none.
-        FetchError: the index could not be asked.
+        FetchError: the index cannot be reached.
 
     """
     with tempfile.TemporaryDirectory(prefix="imagebuilder-") as folder:
@@ -113,11 +119,11 @@ def solve(question: Question, target: Target) -> Solution:
 
 
 def files(versions: Iterable[tuple[str, str]], target: Target) -> dict[str, tuple[File, ...]]:
-    """Look up which wheels of exactly these versions fit the target, by normalised name.
+    """Look up the wheels of exactly these versions, by normalised name.
 
     Raises:
-        UnsolvableError: a version is not there.
-        FetchError: the index could not be asked.
+        UnsolvableError: the index does not have a version.
+        FetchError: the index cannot be reached.
 
     """
     requirements = [f"{name}=={version}" for name, version in versions]
@@ -133,13 +139,13 @@ def files(versions: Iterable[tuple[str, str]], target: Target) -> dict[str, tupl
 
 
 def sdist(requirement: str, target: Target) -> tuple[str, File]:
-    """Find the newest version of a distribution that fulfils a requirement, and its sdist.
+    """Find the newest version of a distribution that satisfies a requirement, and its sdist.
 
-    The metadata comes from a wheel of the same version, where there is one: then nothing of it is executed.
+    uv reads the metadata from a wheel of the same version if there is one, and then executes nothing.
 
     Raises:
-        UnsolvableError: there is none, or it has no sdist.
-        FetchError: the index could not be asked.
+        UnsolvableError: there is no such version, or it has no sdist.
+        FetchError: the index cannot be reached.
 
     """
     with tempfile.TemporaryDirectory(prefix="imagebuilder-") as folder:
@@ -155,10 +161,10 @@ def sdist(requirement: str, target: Target) -> tuple[str, File]:
 def _compile(
     requirements: Sequence[str], options: Sequence[str], target: Target, folder: Path, *, binary: bool = True
 ) -> None:
-    # A folder of its own also keeps uv from finding the pyproject.toml of whoever stands in one.
+    # In a folder of its own, uv does not find a pyproject.toml in the current directory.
     argv = [
         uv.find_uv_bin(), "pip", "compile", "-", "--quiet",
-        "--python", sys.executable,  # else uv looks for the target's Python, and downloads it
+        "--python", sys.executable,  # otherwise uv would look for the target's Python, and download it
         "--python-version", target.python,
         "--python-platform", _platform(target.machine, target.glibc),
         *(["--only-binary", ":all:"] if binary else []),
@@ -183,12 +189,12 @@ def _parse(text: str) -> Solution:
     versions: dict[str, str] = {}
     parents: dict[str, frozenset[str]] = {}
     for line in text.splitlines():
-        found = _LINE.match(line)
-        if found:
-            versions[found[1]] = found[2]
-            askers = (asker.strip() for asker in (found[3] or "").split(","))
-            # Askers that begin with a dash are our own input.
-            parents[found[1]] = frozenset(asker for asker in askers if asker and not asker.startswith("-"))
+        entry = _LINE.match(line)
+        if entry:
+            versions[entry[1]] = entry[2]
+            askers = (asker.strip() for asker in (entry[3] or "").split(","))
+            # Names that begin with a dash are our own input.
+            parents[entry[1]] = frozenset(asker for asker in askers if asker and not asker.startswith("-"))
     return Solution(versions=versions, parents=parents)
 
 
@@ -201,7 +207,7 @@ def _file(item: Mapping[str, Any], folder: Path) -> File:
 
 
 def _platform(machine: str, glibc: str) -> str:
-    """Name the newest platform known to uv that runs on this C library; newer wheels stay out."""
+    """Return the newest of uv's platforms whose wheels run on this C library."""
     minor = int(glibc.split(".")[1])
     fitting = [known for known in _known_glibc_minors(machine) if known <= minor]
     if not fitting:
@@ -216,7 +222,7 @@ def _known_glibc_minors(machine: str) -> tuple[int, ...]:
 
 
 def _first_cause(stderr: str) -> str:
-    """Pick the line that says what failed, and the innermost reason."""
+    """Return the line that says what failed, and the innermost cause."""
     lines = [
         redact(line.strip().removeprefix("cause:").strip()) for line in stderr.splitlines() if line.strip()
     ]
@@ -233,5 +239,5 @@ def _network_hint(reason: str) -> str:
     if "401" in low or "403" in low:
         return "the index wants credentials: put them into ~/.netrc"
     if "tunnel" in low or "proxy" in low:
-        return "the proxy refuses or is not there: check https_proxy and no_proxy, or `proxies:` for --site"
+        return "the proxy refuses or is unreachable: check https_proxy, no_proxy, or `proxies:` for --site"
     return "check the network, the proxy (https_proxy) and the index (pip's or uv's settings, or --site FILE)"

@@ -1,4 +1,4 @@
-"""One wheel at its source: does it fit, how large is it, and what does its own metadata require."""
+"""Inspect wheels on an index: choose the best file, find its size, read the requirements in its metadata."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _PARTIAL = 206
-# METADATA holds a project's whole description, at times; a megabyte is much.
+# METADATA may contain a project's whole description; even a megabyte is unusual.
 _LARGEST = 16 << 20
-# zipfile reads as much at once as the last record of a file says that its directory has.
+# zipfile reads the whole directory at once, in the size that the file's last record states.
 _MOST_AT_ONCE = 32 << 20
 _NUMBER = re.compile(r"[0-9]{1,18}")
-# What zipfile, its decompressors, packaging and HTTP raise for what is no wheel, or no longer there.
+# Errors of zipfile, its decompressors, packaging and HTTP for files that are missing or not wheels.
 UNREADABLE = (
     OSError, EOFError, LookupError, ValueError, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error,
     urllib3.exceptions.HTTPError,
@@ -42,9 +42,9 @@ UNREADABLE = (
 
 
 def best(files: Iterable[File], target: Target) -> File | None:
-    """Choose the file that pip would install: the most specific tag, then the highest build number.
+    """Return the file that pip would install: the most specific tag, then the highest build number.
 
-    Of two files of one name the first counts: a folder and an index may both have it.
+    Of several files with the same name (a folder and an index may both have it), the first counts.
     """
     order = wheeltags.order(target.python, target.glibc, target.machine)
     ranked = []
@@ -60,7 +60,7 @@ def best(files: Iterable[File], target: Target) -> File | None:
 
 
 def measure(file: File, session: requests.Session) -> File:
-    """Fill in what the index did not tell: size, and in rare cases the sha256.
+    """Fill in what the index does not state: the size, and in rare cases the sha256.
 
     Raises:
         FetchError: the file cannot be fetched.
@@ -85,7 +85,7 @@ def measure(file: File, session: requests.Session) -> File:
 
 
 def requires(file: File, session: requests.Session) -> tuple[Requirement, ...]:
-    """Read what a wheel itself requires (its Requires-Dist), without fetching all of it.
+    """Read a wheel's own requirements (Requires-Dist), without downloading all of it.
 
     Raises:
         FetchError: the file cannot be fetched, or is not a wheel.
@@ -105,7 +105,7 @@ def requires(file: File, session: requests.Session) -> tuple[Requirement, ...]:
 
 
 def metadata(source: Path | io.RawIOBase) -> bytes:
-    """Read the METADATA of a wheel's file; what it raises is in `UNREADABLE`."""
+    """Read the METADATA of a wheel's file; may raise the errors in `UNREADABLE`."""
     with zipfile.ZipFile(source) as archive:
         for name in archive.namelist():
             folder, _, last = name.partition("/")
@@ -117,7 +117,7 @@ def metadata(source: Path | io.RawIOBase) -> bytes:
 
 
 def demands(requirements: Iterable[Requirement], name: str, target: Target) -> tuple[Requirement, ...]:
-    """Choose the requirements on one package that count on the target, those of extras included."""
+    """Return the requirements on a package that apply to the target, or else those of extras."""
     variables = environment(target.python, target.architecture)
     named = [item for item in requirements if canonicalize_name(item.name) == name]
 
@@ -146,7 +146,7 @@ def _hash(path: Path) -> str:
 
 
 def _remote_size(url: str, session: requests.Session) -> int:
-    # Any other encoding than the bytes themselves would give another length.
+    # A compressed reply would have another length.
     plain = {"Accept-Encoding": "identity"}
     answer = session.head(url, headers=plain, allow_redirects=True)
     length = answer.headers.get("Content-Length", "")
@@ -162,7 +162,7 @@ def _remote_size(url: str, session: requests.Session) -> int:
 
 
 def _served(url: str, session: requests.Session) -> bytes | None:
-    """Read what an index serves beside a file; None where it does not."""
+    """Return what an index serves under this URL; None if it serves nothing there."""
     with session.get(url, headers={"Accept-Encoding": "identity"}, stream=True) as answer:
         if not answer.ok:
             return None
@@ -189,7 +189,7 @@ def _received(file: File, session: requests.Session) -> File:
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file behind HTTP ranges, as far as reading one member of a zip needs it."""
+    """A remote file, read by HTTP ranges; supports what zipfile needs to read one member."""
 
     def __init__(self, url: str, session: requests.Session) -> None:
         self._url, self._session, self._position = url, session, 0
@@ -219,7 +219,7 @@ class _RemoteFile(io.RawIOBase):
         with self._session.get(self._url, headers=headers, stream=True) as answer:
             answer.raise_for_status()
             if answer.status_code != _PARTIAL:
-                # Not an OSError: zipfile would take that for a file that is no zip.
+                # Not an OSError, which zipfile would report as a file that is not a zip.
                 raise LookupError("the server does not give parts of a file")
             data = _bounded(answer, end - self._position)
             self._position += len(data)

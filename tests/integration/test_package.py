@@ -172,7 +172,8 @@ def test_a_package_is_built_into_its_own_layer_and_runs(
     text = (ROOT / "recipes" / "cpu-mpi.lock").read_text()
     path.with_suffix(".lock").write_text(text.replace('"recipe": "cpu-mpi"', '"recipe": "own-package"'))
     process.run([program, "lock", path, "--store", store.root], timeout=300)
-    build = [program, "build", path, "--json", "--progress", "lines", "--store", store.root]
+    build: list[str | Path] = [program, "build", path, "--json", "--progress", "lines"]
+    build += ["--store", store.root]
     first = json.loads(process.run([*build, "--load"], timeout=900).stdout)
     said = engine.containers.run(first["reference"], ["train"], remove=True)
     assert said.decode().strip() == "trains with numpy"

@@ -228,7 +228,7 @@ ODD = {
         says="more than 10000 packages",
     ),
     "other-architecture": Odd(
-        tar=lambda: with_(status=STATUS.replace(b"amd64", b"s390x")), says="a system for s390x"
+        tar=lambda: with_(status=STATUS.replace(b"amd64", b"s390x")), says="its system is for s390x"
     ),
     "passwd-is-a-folder": Odd(tar=lambda: with_(passwd=None), says="`etc/passwd` is not a file"),
     "user-with-nul": Odd(tar=lambda: with_(passwd=b"a\0b:x:1000:1000::/:/bin/sh\n"), says="unusable user `a"),
@@ -251,14 +251,14 @@ ODD = {
     ),
     # Documents
     "env-is-an-object": Odd(run={"Env": {"A": "b"}}, says="`Env` is not a list"),
-    "env-of-numbers": Odd(run={"Env": [1]}, says="`Env` is not a list of texts"),
+    "env-of-numbers": Odd(run={"Env": [1]}, says="`Env` is not a list of strings"),
     "env-without-end": Odd(run={"Env": [f"A{n}=1" for n in range(2000)]}, says="2000 variables"),
     "labels-are-a-list": Odd(run={"Labels": ["a"]}, says="`Labels` is not an object"),
-    "labels-of-objects": Odd(run={"Labels": {"a": {}}}, says="`Labels` is not an object of texts"),
+    "labels-of-objects": Odd(run={"Labels": {"a": {}}}, says="`Labels` is not an object of strings"),
     "user-is-a-number": Odd(run={"User": 5}, says="its user cannot be written"),
     "user-of-two-lines": Odd(run={"User": "a\nUSER root"}, says="its user cannot be written"),
-    "diff-id-is-none": Odd(config={"rootfs": {"diff_ids": ["sha256:1"]}}, says="layer 1 is not a digest"),
-    "diff-id-is-a-list": Odd(config={"rootfs": {"diff_ids": [[]]}}, says="layer 1 is not a digest"),
+    "diff-id-is-none": Odd(config={"rootfs": {"diff_ids": ["sha256:1"]}}, says="layer 1 is not a sha256"),
+    "diff-id-is-a-list": Odd(config={"rootfs": {"diff_ids": [[]]}}, says="layer 1 is not a sha256"),
     "no-diff-ids": Odd(config={"rootfs": {}}, says="what its layers are", kind=RegistryError),
     "one-diff-id-too-many": Odd(
         config={"rootfs": {"diff_ids": ["a", "b"]}}, says="what its layers are", kind=RegistryError
@@ -438,7 +438,9 @@ def test_a_layer_unpacks_to_so_much_and_no_more(
         read_base(registry, tmp_path)
 
 
-@pytest.mark.parametrize(("limit", "says"), [("_MOST_PATHS", "is too much"), ("_MOST_STEPS", "without end")])
+@pytest.mark.parametrize(
+    ("limit", "says"), [("_MOST_PATHS", "exceeds a limit"), ("_MOST_STEPS", "too many steps")]
+)
 def test_the_work_that_layers_make_is_counted(
     limit: str, says: str, registry: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_a_c_library_that_is_too_old_is_told(world: Path) -> None:
 
 def test_an_unknown_distribution_is_named_with_its_place(world: Path) -> None:
     assert conflict(world, pip=("tensorboard", "numpi")) == (
-        "sample: pip[1]: the package index knows no `numpi`\n  -> check the spelling"
+        "sample: pip[1]: the package index has no `numpi`\n  -> check the spelling"
     )
 
 

@@ -87,7 +87,7 @@ def test_a_wheel_of_ones_own_is_not_lost_to_a_newer_package_of_its_name(
     (problem,) = caught.value.problems
     assert problem.message == (
         f"mine 9.9 would come from a package index, but the wheel folder {folder} has mine 1.0: "
-        "they may be packages of two people"
+        "these may be two different packages"
     )
     assert problem.where == "sample: pip"
     assert 'write "mine==1.0" under `pip:` for the one in the folder' in problem.hint
@@ -119,5 +119,5 @@ def test_a_better_file_of_that_version_on_an_index_is_no_way_in(tmp_path: Path, 
     )
     (tmp_path / "public" / "mine" / "index.html").write_text(f'<a href="{better}">{better}</a>')
     here = site(tmp_path, f"index: '{public}'\nwheel_folders: ['{folder}']\n")
-    with pytest.raises(ConflictError, match="they may be packages of two people"):
+    with pytest.raises(ConflictError, match="these may be two different packages"):
         resolve_wheels(asked("mine==1.0"), GLIBC, here)

@@ -188,7 +188,7 @@ def test_every_locked_wheel_that_is_gone_or_changed_is_named(world: Path) -> Non
     with pytest.raises(FetchError) as error:
         locate_wheels(wheels, "3.13", GLIBC, site(world))
     assert [problem.message for problem in error.value.problems] == [
-        "the package index holds other bytes under the name numpy-2.3.0-py3-none-any.whl",
+        "the package index has other bytes under the name numpy-2.3.0-py3-none-any.whl",
         "the package index does not have pip-25.3-py3-none-any.whl",
     ]
     assert all("imagebuilder lock --upgrade" in problem.hint for problem in error.value.problems)

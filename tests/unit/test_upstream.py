@@ -119,9 +119,7 @@ def test_other_bytes_are_refused_while_locking(server: FileServer, tmp_path: Pat
     with pytest.raises(FetchError) as caught:
         resolve(site(tmp_path, server.url + PATH, sha256="0" * 64))
     said = str(caught.value)
-    assert said.startswith(
-        f"sample: pins.openmpi: {FILE} is not the source that was named: wanted sha256 0000"
-    )
+    assert said.startswith(f"sample: pins.openmpi: {FILE} is not the expected source: wanted sha256 0000")
     assert SHA256 in said
     assert "\n  -> compare both" in said
 
@@ -149,8 +147,8 @@ def test_a_source_whose_address_nobody_knows(server: FileServer, tmp_path: Path)
     with pytest.raises(FetchError) as caught:
         fetch(build, Store(tmp_path / "store"), Site())
     assert str(caught.value) == (
-        f"no address is known of {FILE}, the source of openmpi 5.0.99\n"
-        f"  -> name one with this sha256 under `sources: openmpi:` in a file for --site: {SHA256}"
+        f"no URL is known for {FILE}, the source of openmpi 5.0.99\n"
+        f"  -> give one with this sha256 under `sources: openmpi:` in a file for --site: {SHA256}"
     )
 
 
@@ -174,9 +172,7 @@ def test_a_component_that_only_upstream_has(
         monkeypatch.setattr(catalog, "load", lambda: changed)
         return dataclasses.replace(select(RECIPE), components=changed).with_pins(RECIPE.pins)
 
-    with pytest.raises(
-        ConflictError, match=r'no source of openmpi "5\.0\.99" is known\n  -> name its address'
-    ):
+    with pytest.raises(ConflictError, match=r'no source of openmpi "5\.0\.99" is known\n  -> give its URL'):
         resolve(Site(), with_upstream({}))
     place = Upstream(url=server.url + PATH, sha256=SHA256)
     with pytest.raises(ConflictError, match=r'-> there is "5\.0\.98"'):

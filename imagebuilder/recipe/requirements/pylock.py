@@ -19,8 +19,10 @@ def read(file: Text, asked: Asked) -> Iterator[Found]:
         asked.look(file.at(1))
     try:
         lock = Pylock.from_dict(data)
-    except PylockUnsupportedVersionError as error:
-        raise Wrong(file.at(1), printable(str(error)), "lock the project as version 1.0") from None
+    except PylockUnsupportedVersionError:
+        shown = printable(str(data.get("lock-version")))
+        message = f"is a pylock.toml of version {shown}, and this reads 1.0"
+        raise Wrong(file.at(1), message, "lock the project as version 1.0") from None
     except (PylockValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
         message = f"is not a lock by PEP 751: {printable(str(error))}"
         raise Wrong(file.at(1), message, "write it again with the tool that made it") from None
