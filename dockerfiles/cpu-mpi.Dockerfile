@@ -2,22 +2,22 @@
 #
 #   docker buildx build --file cpu-mpi.Dockerfile --tag cpu-mpi:openmpi5.0.7-py3.13-trixie .
 #
-# Behind a proxy with a certificate authority of its own, or with private mirrors, give the settings as secrets;
-# they are mounted for single steps and never become part of a layer:
+# With a proxy that has a private certificate authority, or with private mirrors, pass the settings as secrets. They
+# are mounted for single steps and never become a part of a layer:
 #
-#   --secret id=ca,src=/etc/ssl/certs/ca-certificates.crt    authorities to trust
-#   --secret id=pip,src=$HOME/.config/pip/pip.conf           where wheels are
-#   --secret id=apt,src=apt.conf                             how apt reaches its archive, as apt.conf(5) has it
-#   --secret id=sources,src=mirror.sources                   the archive itself, as sources.list(5) has it
-#   --build-arg https_proxy                                  a proxy, as the environment has it: an address with a
-#                                                            password would show in the list of processes
+#   --secret id=ca,src=/etc/ssl/certs/ca-certificates.crt    certificate authorities to trust
+#   --secret id=pip,src=$HOME/.config/pip/pip.conf           the package index
+#   --secret id=apt,src=apt.conf                             apt's settings, see apt.conf(5)
+#   --secret id=sources,src=mirror.sources                   the Debian archive, see sources.list(5)
+#   --build-arg https_proxy                                  the proxy from the environment; with its address on the
+#                                                            command line, the list of processes would show a password
 #
-# Without a registry, or without the archive, folders of this host stand in for them:
+# Without a registry or an archive, use folders of this host in their place:
 #
 #   --build-context debian:trixie=oci-layout://FOLDER         the base, as an OCI image
 #   --build-context debs=FOLDER                              the packages, as files that end in .deb
 
-# ---- the packages as files, where they are at hand: a build context of this name takes the stage's place
+# ---- the packages as files, if a build context of this name replaces this empty stage
 FROM scratch AS debs
 
 # ---- debian trixie, 233 packages
@@ -38,14 +38,14 @@ export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true LC_ALL=C.
 export SOURCE_DATE_EPOCH=0 PYTHONHASHSEED=0 PERL_HASH_SEED=0
 export APT_CONFIG=/tmp/apt.conf
 {
-    # A build that breaks off starts anew: nothing has to reach the disk before its end.
+    # An interrupted build starts again, so dpkg need not flush files to the disk.
     echo 'Acquire::Retries "3"; DPkg::Options:: "--force-unsafe-io";'
     [ ! -e /run/secrets/apt.conf ] || cat /run/secrets/apt.conf
     [ ! -e /run/secrets/ca.crt ] || echo 'Acquire::https::CaInfo "/run/secrets/ca.crt";'
     [ ! -e /run/secrets/apt.sources ] ||
         echo 'Dir::Etc::SourceList "/run/secrets/apt.sources"; Dir::Etc::SourceParts "/dev/null";'
 } >"$APT_CONFIG"
-# Exact versions: when the archive has moved on, this step fails instead of installing something else.
+# Exact versions: if the archive no longer has them, this step fails instead of installing others.
 set -- \
     adduser=3.152 \
     apt=3.0.4 \
@@ -291,20 +291,20 @@ chmod 0755 /usr/sbin/policy-rc.d
 apt-get install -y --no-install-recommends --allow-downgrades "$@"
 rm -f /usr/sbin/policy-rc.d
 
-# Group 0 is the convention of clusters that choose the user id: what root's group may write, all may.
+# Clusters that choose the user id run the container in group 0, so the group gets write permission.
 useradd --uid 1000 --gid 0 --create-home --home-dir /home/trainer \
     --shell /bin/bash --no-log-init trainer
 chmod 0750 /home/trainer
-# No password: but `*`, because sshd without PAM takes `!` for a locked account and refuses its keys too.
+# No password. This is `*` and not `!`: sshd without PAM treats `!` as a locked account and refuses keys too.
 usermod --password '*' --shell /bin/bash root
 usermod --password '*' --shell /bin/bash trainer
 (umask 002 && python3 -m venv --without-pip /opt/venv && chmod -R g=u /opt/venv)
 
-# No host key may be in a layer: every container makes its own. The same goes for its machine id.
+# No host key and no machine id may be in a layer: every container makes its own.
 rm -f /etc/ssh/ssh_host_* /var/lib/dbus/machine-id
 [ ! -e /etc/machine-id ] || : >/etc/machine-id
 [ ! -e /etc/machine-id ] || chmod 0644 /etc/machine-id
-# What is of this moment: logs, caches, copies of what was, the days on which passwords were set.
+# Remove what differs from build to build: logs, caches, backups, the days on which passwords were set.
 find /var/log -type f -delete
 find /run -mindepth 1 -maxdepth 1 ! -name debs ! -name secrets ! -name lock -exec rm -rf {} +
 rm -rf /var/cache/ldconfig/aux-cache /var/lib/apt/extended_states /var/cache/debconf/tmp.ci
@@ -315,9 +315,9 @@ done
 sed -i -E 's/^([^:]*:[^:]*:)[^:]*:/\1:/' /etc/shadow
 IMAGEBUILDER_END_OF_FILE
 
-# ---- what installs wheels; nothing of it reaches the image
-# Modules are compiled by their place in the image, and by a time of theirs that no exporter changes. What does not
-# compile (templates, tests for Python 2) is left out, as pip does.
+# ---- the installer of wheels, which is not in the image
+# Modules are compiled with their paths in the image, and with the time 0, which exporters do not change. Modules that
+# do not compile (templates, tests for Python 2) are left out, as with pip.
 FROM os AS installer
 RUN python3 -m venv /installer && install -d -m 0755 /out/opt
 

@@ -19,7 +19,14 @@ from imagebuilder.core import platforms, tarstream
 from imagebuilder.core.reference import Reference, parse
 from imagebuilder.core.streams import HashedReader, IterReader
 from imagebuilder.core.yamlfile import printable
-from imagebuilder.errors import BuildError, EnvironmentFault, ImagebuilderError, InputError, Problem
+from imagebuilder.errors import (
+    BuildError,
+    EnvironmentFault,
+    ImagebuilderError,
+    InputError,
+    Problem,
+    RegistryError,
+)
 from imagebuilder.host import engine as engines
 from imagebuilder.host import leftovers
 from imagebuilder.host.engine import Engine
@@ -58,25 +65,33 @@ def read(name: str, platform: str, site: Site, store: Store) -> Image:
         BuildError: a layer is damaged.
 
     """
-    reference = parse(name)
+    reference, asked = parse(name), ""
     try:
-        with contextlib.ExitStack() as stack:
-            engine = None
-            with contextlib.suppress(EnvironmentFault):  # a registry needs no engine
-                engine = stack.enter_context(engines.connect("auto"))
-            found = _in_engine(engine, name, platform) if engine else None
+        found, asked = _local(name, platform)
         return found or _in_registry(reference, platform, site, store)
     except ImagebuilderError as error:
         # Messages about bases name a key of the recipe, which there is not yet.
         error.problems = tuple(
             Problem(
-                message=problem.message,
+                message=f"{problem.message}; {asked}"
+                if isinstance(error, RegistryError)
+                else problem.message,
                 where=printable(name) if problem.where in {"", "base: image"} else problem.where,
                 hint=problem.hint,
             )
             for problem in error.problems
         )
         raise
+
+
+def _local(name: str, platform: str) -> tuple[Image | None, str]:
+    """Read an image of the local engine; if it has none of this name, say so for the registry's messages."""
+    with contextlib.ExitStack() as stack:
+        try:
+            engine = stack.enter_context(engines.connect("auto"))
+        except EnvironmentFault:  # a registry needs no engine
+            return None, "no local engine answers"
+        return _in_engine(engine, name, platform), f"the local {engine.kind} does not have it"
 
 
 def _in_engine(engine: Engine, name: str, platform: str) -> Image | None:

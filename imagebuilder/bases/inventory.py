@@ -48,7 +48,6 @@ _DPKG = frozenset(
     {"package", "status", "priority", "essential", "depends", "pre-depends", "provides", "maintainer"}
 )
 _AUTO = frozenset({"package", "auto-installed"})
-_IN_EVERY_SYSTEM = frozenset({"required", "important"})
 # hier(7), and what engines and container toolkits put beside it.
 _TOP = re.compile(
     r"bin|boot|dev|etc|home|lib(?:32|64|x32)?|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var"
@@ -120,6 +119,7 @@ class Inventory:
     Attributes:
         system: distribution, suite and packages.
         manual: Debian packages that a person asked for, as far as apt noted that; sorted.
+        recommended: those that none of these needs: what apt installs by recommendation; sorted.
         nvidia: Debian packages that NVIDIA maintains.
         debian_python: Python packages by Debian, name and version: they are not in an environment.
         environments: the one that the image's `python` belongs to comes first.
@@ -133,6 +133,7 @@ class Inventory:
 
     system: System
     manual: tuple[str, ...] = ()
+    recommended: tuple[str, ...] = ()
     nvidia: frozenset[str] = frozenset()
     debian_python: Mapping[str, str] = field(default_factory=dict)
     environments: tuple[Environment, ...] = ()
@@ -169,10 +170,12 @@ def of_tree(tree: Tree, config: Mapping[str, Any], image: str) -> Inventory:
     env = dict(text.partition("=")[::2] for text in _texts(config.get("Env")))
     seen = _walk(tree)
     status = tuple(_packages(system))
+    manual, recommended = _asked_for(status, _kept(tree.find("var/lib/apt/extended_states")))
     environments = _environments(tree, seen, env.get("PATH") or _DEFAULT_PATH)
     return Inventory(
         system=system,
-        manual=_manual(status, _kept(tree.find("var/lib/apt/extended_states"))),
+        manual=manual,
+        recommended=recommended,
         nvidia=frozenset(
             item["package"] for item in status if "nvidia" in item.get("maintainer", "").lower()
         ),
@@ -187,7 +190,7 @@ def of_tree(tree: Tree, config: Mapping[str, Any], image: str) -> Inventory:
         workdir=_text(config.get("WorkingDir")),
         entrypoint=_texts(config.get("Entrypoint")),
         command=_texts(config.get("Cmd")),
-        others=tuple(name for name in ("Volumes", "Healthcheck", "OnBuild", "Shell") if config.get(name)),
+        others=tuple(name for name in ("Volumes", "Healthcheck", "OnBuild") if config.get(name)),
     )
 
 
@@ -277,11 +280,15 @@ def _packages(system: System) -> Iterator[dict[str, str]]:
             yield block
 
 
-def _manual(status: Sequence[Mapping[str, str]], states: str) -> tuple[str, ...]:
+def _asked_for(status: Sequence[Mapping[str, str]], states: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Find the packages that bring all others: not marked automatic, in no other one's dependencies.
 
     What every system has, and what that needs, is left out. Images whose base was not made with apt have no
     marks for it, so that dependencies have to tell.
+
+    Returns:
+        These packages, and those that neither they nor the system need.
+
     """
     auto = {
         block.get("package", "")
@@ -306,7 +313,7 @@ def _manual(status: Sequence[Mapping[str, str]], states: str) -> tuple[str, ...]
     base = {
         block["package"]
         for block in status
-        if block.get("essential", "") == "yes" or block.get("priority", "") in _IN_EVERY_SYSTEM
+        if block.get("essential", "") == "yes" or block.get("priority", "") == "required"
     }
     reached: set[str] = set()
     _follow(sorted(base), needs, reached)
@@ -316,7 +323,7 @@ def _manual(status: Sequence[Mapping[str, str]], states: str) -> tuple[str, ...]
         if name not in reached and name not in auto:
             found.append(name)
             _follow([name], needs, reached)
-    return tuple(sorted(found))
+    return tuple(sorted(found)), tuple(sorted(names - reached))
 
 
 def _named(block: Mapping[str, str], key: str) -> list[str]:

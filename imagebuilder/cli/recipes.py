@@ -42,6 +42,14 @@ def init(
             help="Make it from what an image of the local engine, or of a registry, holds.",
         ),
     ] = "",
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-requirements",
+            metavar="FILE",
+            help="Make it for a requirements.txt, pyproject.toml, uv.lock or pylock.toml.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     platform: Annotated[
         str,
@@ -53,17 +61,22 @@ def init(
     """Write a recipe to start from. Adds its JSON Schema, for editors."""
     from imagebuilder.recipe import init as starting
 
-    if recipe and image:
+    if sum(map(bool, (recipe, image, file))) > 1:
         raise InputError(
-            "--recipe and --from-image exclude each other", where="imagebuilder init", hint="keep one of them"
+            "--recipe, --from-image and --from-requirements exclude each other",
+            where="imagebuilder init",
+            hint="keep one of them",
         )
     notes = 0
-    if image:
+    if image or file:
         from imagebuilder.workflow import adopt
 
-        name = adopt.name_of_image(image)
+        name = adopt.name_of_file(file) if file else adopt.name_of_image(image)
         path = starting.place(folder, name, force=force)
-        draft = adopt.image(image, name, platform, site, open_store(store))
+        if file:
+            draft = adopt.of_requirements(file, folder, name)
+        else:
+            draft = adopt.image(image, name, platform, site, open_store(store))
         text, notes = draft.text(), len(draft.notes)
     else:
         name = recipe or "cuda12-torch"
@@ -73,7 +86,7 @@ def init(
         out(f"wrote {written}")
     if notes:
         out(f"  its end says what was not carried over: {notes} note{'s' if notes > 1 else ''}")
-    out(f"next: imagebuilder {'lock' if image else 'build'} {path}")
+    out(f"next: imagebuilder {'lock' if image or file else 'build'} {path}")
 
 
 @app.command()

@@ -208,13 +208,13 @@ class _Queue:
             raise _CancelledError
         key = self._wanted_by[sha256][0]
         with self._guard:
-            first = key not in self._begun
-            self._begun.add(key)
             self.fetched += count
-        if first:
-            layer = self._layers[key]
-            total = sum(p.size for p in packages(layer) if self._wanted_by.get(p.sha256, [""])[0] == key)
-            self._context.progress.begin(key, layer.title, "downloading", total)
+            if key not in self._begun:
+                # Under the guard: another thread must not advance a row that has not begun.
+                self._begun.add(key)
+                layer = self._layers[key]
+                total = sum(p.size for p in packages(layer) if self._wanted_by.get(p.sha256, [""])[0] == key)
+                self._context.progress.begin(key, layer.title, "downloading", total)
         self._context.progress.advance(key, count)
 
     def _finished(self, sha256: str) -> None:

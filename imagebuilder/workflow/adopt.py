@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -18,11 +19,15 @@ from imagebuilder.bases import images
 from imagebuilder.bases.images import Image
 from imagebuilder.bases.inventory import Distribution, Environment, Inventory, Mpi
 from imagebuilder.catalog import Component, Part, limits
-from imagebuilder.core import platforms, yamlfile
+from imagebuilder.core import files, platforms, yamlfile
 from imagebuilder.debian import suites, versions
 from imagebuilder.errors import ConflictError, InputError
 from imagebuilder.host.site import detect, redact
+from imagebuilder.recipe import Places, requirements
 from imagebuilder.recipe.draft import Draft, listed
+from imagebuilder.recipe.model import kind_of_file
+from imagebuilder.recipe.requirements import Demand
+from imagebuilder.resolve.agreement import environment
 from imagebuilder.store import Store
 
 # The keys of a recipe, in the order in which people write them.
@@ -34,6 +39,7 @@ _ORDER = (
     "pins",
     "devel",
     "ssh",
+    "requirements",
     "apt",
     "pip",
     "env",
@@ -53,6 +59,8 @@ _OWN_ENV = re.compile(
     r"|PYTHON_(?:VERSION|SHA256|PIP_VERSION|GET_PIP_\w+|SETUPTOOLS_VERSION)"
     r"|(?:OMPI|PRTE)_ALLOW_RUN_AS_ROOT\w*"
 )
+# Packages whose pins hold for one suite alone.
+_OF_THE_SUITE = re.compile(r"gcc-[0-9]+|openmpi-bin|mpich")
 # Where images say a version of what is in none of their packages.
 _VERSION_ENV = {"cuda": "CUDA_VERSION", "cudnn": "CUDNN_VERSION", "nccl": "NCCL_VERSION"}
 # What bases start if nothing else is named.
@@ -156,9 +164,8 @@ def of_image(found: Image, name: str, asked: str) -> Draft:
     """Write down what an image holds as a recipe; see `image`."""
     contents = found.contents
     main = contents.environments[0] if contents.environments else None
-    distribution, suite = contents.system.distribution, contents.system.suite
-    python, note = _python(contents, main)
-    made = _Recipe(name=name, base=f"{distribution}:{suite}", python=python)
+    base, python, note = _system(contents, main)
+    made = _Recipe(name=name, base=base, python=python)
     made.notes += [note] if note else []
     if found.platform != platforms.DEFAULT:
         made.fields["platforms"] = [found.platform]
@@ -171,34 +178,127 @@ def of_image(found: Image, name: str, asked: str) -> Draft:
     return made.draft(f"the image {asked} ({found.place}): its files were read, and nothing of it was run")
 
 
+def name_of_file(file: Path) -> str:
+    """Make a recipe's name from the folder of a requirement file: the project's."""
+    return _as_name(file.absolute().parent.name, "project")
+
+
+def of_requirements(file: Path, folder: Path, name: str) -> Draft:
+    """Write a recipe that takes its Python packages from a requirement file, and pins the components in it.
+
+    Args:
+        file: requirements.txt, pyproject.toml, uv.lock or pylock.toml; it stays the place of its packages.
+        folder: of the recipe.
+        name: of the recipe.
+
+    Raises:
+        InputError: it is not such a file, or cannot be read.
+        ConflictError: it is for a Python that no suite has.
+
+    """
+    base, python, demands = _suite_for(file, name)
+    entry = os.path.relpath(file.absolute(), folder.absolute())
+    made = _Recipe(name=name, base=base, python=python, requirements=[entry])
+    exact: dict[str, Version] = {item.name: item.exact for item in demands if item.exact is not None}
+    wheels = {item: Distribution(name=item, version=str(version)) for item, version in exact.items()}
+    _pin_found(made, wheels, {}, {})
+    pins = made.fields.get("pins", {})
+    if "torch" in pins and "cuda" not in pins and exact["torch"].local is None:
+        _pin_beside_torch(made)
+    if own := [f"{item} {version}" for item, version in sorted(exact.items()) if version.local]:
+        made.notes.append(
+            f"Builds that the usual index does not have: {listed(own)}. Name their index in a site file."
+        )
+    return made.draft(f"the packages that {entry} names, on the newest suite whose Python they take")
+
+
+def _suite_for(file: Path, name: str) -> tuple[str, str, list[Demand]]:
+    """Choose the newest suite whose Python a requirement file takes: suite, Python, and the demands."""
+    if not kind_of_file(file.name):
+        raise InputError(
+            "is not a requirement file by its name",
+            where=yamlfile.printable(str(file)),
+            hint="requirements.txt (or another NAME.txt, NAME.in), pyproject.toml, uv.lock or pylock.toml",
+        )
+    known = {
+        facts.has["python"]: f"{distribution}:{suite}"
+        for distribution, of_distribution in suites.known().items()
+        for suite, facts in of_distribution.suites.items()
+        if "python" in facts.has
+    }
+    refusals = []
+    for python in sorted(known, key=Version, reverse=True):
+        fields = {"name": name, "base": known[python], "python": python, "requirements": (file.name,)}
+        recipe = recipes.Recipe.model_validate(fields)
+        variables = environment(python, platforms.architecture(platforms.DEFAULT))
+        try:
+            read = requirements.read(recipe, file.absolute().parent, Places(recipe=str(file)), variables)
+        except ConflictError as error:
+            refusals.append(error)
+            continue
+        return known[python], python, [demand for item in read for demand in item.demands]
+    raise refusals[0]
+
+
+def _pin_beside_torch(made: _Recipe) -> None:
+    """Pin the CUDA, cuDNN and NCCL of torch's wheels, where a shipped recipe tells them."""
+    torch = made.fields["pins"]["torch"]
+    for path in sorted(files.resources("recipes").glob("*.yaml")):
+        shipped = recipes.load(path, catalog.names())
+        if shipped.pins.get("torch") == torch and not shipped.devel:
+            beside = {
+                name: shipped.pins[name] for name in catalog.load()["torch"].loads if name in shipped.pins
+            }
+            made.offer(f"what torch {torch} loads", pins={**made.fields["pins"], **beside})
+            return
+    made.notes.append(
+        f"CUDA, cuDNN and NCCL: which ones the wheels of torch {torch} take is not known offline. "
+        "`imagebuilder lock` finds them; pin them then, so that the smoke test checks them."
+    )
+
+
 # Python and components
 
 
-def _python(contents: Inventory, main: Environment | None) -> tuple[str, str]:
-    """Choose the Python, and say where the image's is another: a recipe has that of its suite."""
+def _system(contents: Inventory, main: Environment | None) -> tuple[str, str, str]:
+    """Choose base and Python: a recipe has the Python of its suite. Says where that is not the image's."""
     system = contents.system
-    installed = next((item.version for item in system.packages if item.name == "python3"), "")
     known = suites.known()
+    base = f"{system.distribution}:{system.suite}"
+    installed = next((item.version for item in system.packages if item.name == "python3"), "")
     own = ".".join(versions.upstream(installed).split(".")[:2])
     own = own or known[system.distribution].suites[system.suite].has.get("python", "")
     found = main.python if main and not main.is_empty else own
     if found == own or not own:
-        return found or known[_LATEST[0]].suites[_LATEST[1]].has["python"], ""
+        return base, found or known[_LATEST[0]].suites[_LATEST[1]].has["python"], ""
     others = [
         f"{distribution}:{suite}"
         for distribution, facts in known.items()
         for suite, facts_of_suite in facts.suites.items()
         if facts_of_suite.has.get("python") == found
     ]
+    if others and not any(_OF_THE_SUITE.fullmatch(item.name) for item in system.packages):
+        note = f"{base} has Python {own}. The base is {others[0]}, because it has the image's Python {found}."
+        return others[0], found, note
     elsewhere = f" {' and '.join(others)} has Python {found}." if others else ""
-    base = f"{system.distribution}:{system.suite}"
-    return own, f"Python {found}: {base} has Python {own}, and a recipe takes its suite's.{elsewhere}"
+    return base, own, f"Python {found}: {base} has Python {own}, and a recipe takes its suite's.{elsewhere}"
 
 
 def _pin(made: _Recipe, contents: Inventory, main: Environment | None) -> frozenset[str]:
     """Pin the components of the catalog that are there; returns the Python packages that pins stand for."""
     wheels = {item.name: item for item in main.distributions} if main else {}
     debs = {item.name: item.version for item in contents.system.packages}
+    stands_for = _pin_found(made, wheels, debs, contents.env)
+    for mpi in contents.mpi:
+        _offer_mpi(made, mpi)
+    if any(map(_COMPILERS.fullmatch, (*wheels, *debs))):
+        made.offer("nvcc and CUDA's headers (`devel: true`)", devel=True)
+    return stands_for
+
+
+def _pin_found(
+    made: _Recipe, wheels: Mapping[str, Distribution], debs: Mapping[str, str], env: Mapping[str, str]
+) -> frozenset[str]:
     stands_for: set[str] = set()
     components = catalog.load()
     # Components that need others come after them.
@@ -208,14 +308,10 @@ def _pin(made: _Recipe, contents: Inventory, main: Environment | None) -> frozen
             continue
         found = _found(component, wheels, debs)
         by_wheel = [item for item in wheels if any(_is_wheel(p.wheel, item) for p in component.providers)]
-        version = found or _said(name, contents.env)
+        version = found or _said(name, env)
         if version:
             stands_for.update(by_wheel)
             _offer_pin(made, component, version)
-    for mpi in contents.mpi:
-        _offer_mpi(made, mpi, contents)
-    if any(map(_COMPILERS.fullmatch, (*wheels, *debs))):
-        made.offer("nvcc and CUDA's headers (`devel: true`)", devel=True)
     return frozenset(stands_for)
 
 
@@ -276,13 +372,13 @@ def _offer_pin(made: _Recipe, component: Component, version: str) -> None:
     )
 
 
-def _offer_mpi(made: _Recipe, mpi: Mpi, contents: Inventory) -> None:
+def _offer_mpi(made: _Recipe, mpi: Mpi) -> None:
     """Pin the suite's version of an MPI that was compiled, or unpacked, by hand."""
     pins = made.fields.get("pins", {})
-    base = f"{contents.system.distribution}:{contents.system.suite}"
+    base = made.fields["base"]
+    distribution, _, suite = base.partition(":")
     what = f"{mpi.component} {mpi.version or 'of an unknown version'} in /{mpi.prefix}"
-    facts = suites.known()[contents.system.distribution].suites[contents.system.suite]
-    version = facts.has.get(mpi.component, "")
+    version = suites.known()[distribution].suites[suite].has.get(mpi.component, "")
     if mpi.component in pins or not version:
         made.notes.append(f"{what}: it was compiled or unpacked there, which a recipe cannot do.")
     elif made.offer(what, pins={**pins, mpi.component: version}):
@@ -315,6 +411,12 @@ def _apt(made: _Recipe, contents: Inventory) -> dict[str, str]:
         made.notes.append(
             f"Debian's Python packages ({listed(list(by_debian))}) are not seen by the image's own Python: "
             "they are under `pip:`."
+        )
+    recommended = [name for name in contents.recommended if name not in brought]
+    if recommended:
+        made.notes.append(
+            f"Packages that came because others recommend them: {listed(recommended)}. A recipe leaves "
+            "recommendations out; name under `apt:` what you need."
         )
     of_nvidia = sorted(contents.nvidia.intersection(contents.manual))
     if of_nvidia:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from docker import DockerClient
+from xdist.scheduler import LoadScopeScheduling
 
 from imagebuilder.core import process
 from imagebuilder.core.progress import no_advance
@@ -31,8 +32,50 @@ ROOT = Path(__file__).resolve().parents[2]
 # A first build fetches gigabytes.
 _BUILD_SECONDS = 3600
 
+# Of two processes (`make test PROCESSES=2`) each takes a group of modules, runs it to its end, and takes the
+# next. A module that is not named here is a group alone. Without these groups both would make or wait for the
+# same things, or start nodes at the same time, whose ranks spin on every core.
+GROUPS = {
+    "nodes with torch": (
+        "test_checkpoints",
+        "test_main_job",
+        "test_peers",
+        "test_runtimes",
+        "test_smoke_cleanup",
+        "test_smoke_controls",
+    ),
+    "small system": ("test_confinement", "test_os_layer", "test_tools"),
+    "small recipe": ("test_elsewhere", "test_engines", "test_published"),
+}
+
 Built = Callable[[Path | str], str]
 """Builds a recipe, given by its path or its text, loads it, and returns what the engine knows it by."""
+
+
+class Grouped(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands out whole groups of modules, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(Path(nodeid.partition("::")[0]).stem)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Grouped:
+    config.option.loadscopereorder = False
+    return Grouped(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put groups of several modules first, in the order of GROUPS."""
+    # A module that was renamed would be alone, and nobody would see it.
+    named = [module for modules in GROUPS.values() for module in modules]
+    assert [module for module in named if not Path(__file__).with_name(f"{module}.py").exists()] == []
+    first = list(GROUPS)
+    items.sort(key=lambda item: [*first, _group(item.path.stem)].index(_group(item.path.stem)))
+
+
+def _group(module: str) -> str:
+    return next((name for name, modules in GROUPS.items() if module in modules), module)
 
 
 @pytest.fixture(scope="session")

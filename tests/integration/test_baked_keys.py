@@ -10,16 +10,11 @@ import pytest
 from docker import DockerClient
 
 from imagebuilder.core.process import Result, run
-from imagebuilder.lock import file as lockfile
-from imagebuilder.lock.file import LockFile
 from imagebuilder.store import Store
-from imagebuilder.workflow import read_recipe
 from tests.integration.conftest import Built
+from tests.support import recipes
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
-RECIPE = ROOT / "recipes" / "cpu-mpi.yaml"
-MOUNTED = "ssh: {port: 2222, user: trainer}"
 BAKED = "ssh: {port: 2222, user: trainer, keys: baked}"
 
 
@@ -30,22 +25,8 @@ def imagebuilder(*words: str | Path, check: bool = True) -> Result:
 @pytest.fixture(scope="module")
 def recipe(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped recipe under another name, with a baked key and the same packages."""
-    built(RECIPE)
-    path = tmp_path_factory.mktemp("baked") / "baked-key.yaml"
-    text = RECIPE.read_text(encoding="utf-8")
-    assert MOUNTED in text
-    path.write_text(
-        text.replace(MOUNTED, BAKED).replace("name: cpu-mpi", "name: baked-key"), encoding="utf-8"
-    )
-    _, inputs = read_recipe(path)
-    lock = lockfile.read(RECIPE.with_suffix(".lock")).sections[0]
-    lockfile.write(
-        LockFile(
-            sections=(lock.model_copy(update={"recipe": "baked-key", "inputs": next(iter(inputs.values()))}),)
-        ),
-        path.with_suffix(".lock"),
-    )
-    return path
+    built(recipes.SHIPPED)
+    return recipes.like_shipped(tmp_path_factory.mktemp("baked"), "baked-key", {recipes.SSH: BAKED})
 
 
 def test_baked_keys_from_build_to_push(

@@ -1,4 +1,4 @@
-"""Compiling, for real: a component in a root of its own, twice; and nvcc and an older gcc in an image."""
+"""Compiling, for real: a component in a root of its own; and nvcc and an older gcc in an image."""
 
 from __future__ import annotations
 
@@ -117,17 +117,16 @@ def bench(tmp_path_factory: pytest.TempPathFactory, store: Store) -> Bench:
     return Bench(layer=layer, downloads={**files, source.sha256: archive})
 
 
-def test_a_component_compiled_twice_is_the_same_and_knows_nothing_of_this_host(
+def test_a_compiled_component_knows_nothing_of_this_host(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = bench.build(Store(tmp_path / "one"))
+    """That it comes out the same twice, on other hosts too: soak."""
     monkeypatch.setenv("USER", "somebody")
     monkeypatch.setenv("HOSTNAME", "elsewhere")
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    store = Store(tmp_path / "a longer name for the other one")
-    assert bench.build(store) == first
+    store = Store(tmp_path / "store")
+    made = bench.build(store)
 
-    with gzip.open(store.blob(first.digest)) as stream, tarfile.open(fileobj=stream) as tar:
+    with gzip.open(store.blob(made.digest)) as stream, tarfile.open(fileobj=stream) as tar:
         assert tar.getnames() == ["usr", "usr/local", "usr/local/bin", "usr/local/bin/hello"]
         file = tar.extractfile("usr/local/bin/hello")
         assert file is not None

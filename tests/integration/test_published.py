@@ -27,19 +27,12 @@ from imagebuilder.registry import Client, Options, parse, reader
 from imagebuilder.smoke import report as reports
 from imagebuilder.store import ImageRecord, Store
 from tests.integration.conftest import Built
-from tests.support import oci_schemas
+from tests.support import oci_schemas, recipes
 from tests.support.proven import put_proven, report_of
 from tests.support.pushing import push
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "cpu-mpi.yaml"
-# As little as an image can have: making it again takes half a minute.
-SMALL = """
-name: small
-base: debian:trixie
-python: "3.13"
-ssh: {port: 2222, user: trainer}
-"""
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 PASSWORD = "correct horse"
 
@@ -334,7 +327,7 @@ def test_pushing_again_changes_nothing(shop: Shop, lent: Store) -> None:
 def test_made_again_from_the_registry_alone(
     built: Built, store: Store, registry: str, shop: Shop, tmp_path: Path
 ) -> None:
-    built(SMALL)
+    built(recipes.SMALL)
     (tmp_path / "lent").mkdir()
     lent, image = lend(store, "small", tmp_path / "lent")
     name, key = f"{registry}/published/small-recipe", shop.folder / "ours.key"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import os
 import shutil
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,16 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
-from imagebuilder import catalog
-from imagebuilder import recipe as recipes
-from imagebuilder.bases.read import again, read
-from imagebuilder.catalog import select
+from imagebuilder.bases.read import read
 from imagebuilder.core import process, tarstream
-from imagebuilder.core.progress import no_advance
-from imagebuilder.fetch import locked
 from imagebuilder.host.site import detect
-from imagebuilder.layers.system.install import build_os_layer
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.model import Lock
-from imagebuilder.plan import UpperOsLayer, User
 from imagebuilder.publish.attest import sbom
 from imagebuilder.publish.leaks import scan
 from imagebuilder.recipe import RegistryImage
 from imagebuilder.registry import Client, Options, parse, reader
-from imagebuilder.resolve import debian
-from imagebuilder.resolve.request import request
 from imagebuilder.store import ImageRecord, Store
 from tests.support import standin_base
 from tests.support.fileserver import serving
@@ -264,46 +254,6 @@ def test_it_runs_and_holds_what_it_says(made: Made, engine: DockerClient, world:
     finally:
         engine.images.remove(reference, force=True)
     assert out.splitlines() == ["libnccl2 2.26.2-1+cuda12.8", "cuda-cudart-12-8", "/opt/venv", "trainer"]
-
-
-def test_two_builds_in_different_surroundings_give_the_same_bytes(
-    made: Made, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On the same base, with fewer packages than the image has."""
-    assert made.lock.image is not None
-    site, system = detect(world.site), again(made.lock.image, made.store)
-    asked = dataclasses.replace(
-        request(select(recipes.load(made.recipe, catalog.names()))),
-        distribution=system.distribution,
-        suite=system.suite,
-        packages=("libnccl2", "python3", "python3-venv"),
-        deb_pins=(),
-    )
-    debs = debian.resolve_debs(asked, site, system)
-    nothing: Callable[..., None] = lambda *_words: None  # noqa: E731  both are told what nobody asks
-    missing = locked.absent(debs, made.store)
-    locked.fetch(missing, made.lock, made.store, site, advance=nothing, finished=nothing)
-    layer = UpperOsLayer(
-        distribution=system.distribution,
-        suite=system.suite,
-        architecture="amd64",
-        debs=debs,
-        user=User(name="root", uid=0, home="/root"),
-        python="3.13",
-        below=made.lock.image.layers,
-    )
-    files = {deb.sha256: made.store.download(deb.sha256) for deb in debs}
-    first = build_os_layer(layer, files, made.store, no_advance)
-    second = Store(tmp_path / "store")
-    second.root.mkdir()
-    (second.root / "downloads").symlink_to(made.store.root / "downloads")
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    monkeypatch.setenv("PYTHONHASHSEED", "7")
-    before = os.umask(0o077)
-    try:
-        assert build_os_layer(layer, files, second, no_advance) == first
-    finally:
-        os.umask(before)
 
 
 def test_a_push_beside_the_base_links_its_layers(made: Made, world: World) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +14,10 @@ import pytest
 
 from imagebuilder.core import process
 from imagebuilder.plan.sshkeys import make_keys
+from tests.integration.conftest import Built
+from tests.support import recipes
 
-RECIPE = r"""
-name: ssh-{user}
-base: debian:trixie
-python: "3.13"
-pins: {{openmpi: "5.0.7"}}
-pip: ["mpi4py==4.1.1"]
-ssh: {{user: {user}, port: {port}}}
-env:
+GREETING = r"""env:
   GREETING: "it's \"fine\" $HOME \\ #1 = two  blanks"
 """
 PORTS = {"root": 22, "trainer": 2222}
@@ -107,15 +102,15 @@ def docker(*arguments: str, check: bool = True, stdin: str | None = None) -> pro
     return process.run(("docker", *arguments), timeout=120, check=check, stdin=stdin)
 
 
-@pytest.fixture(scope="session")
-def ssh_images(built: Callable[[str], str]) -> dict[str, str]:
-    """One image for root on port 22 and one for another user on 2222, by user."""
-    return {user: built(RECIPE.format(user=user, port=port)) for user, port in PORTS.items()}
-
-
 @pytest.fixture(scope="module", params=sorted(PORTS))
-def site(request: pytest.FixtureRequest, ssh_images: dict[str, str]) -> Iterator[Site]:
-    with contextlib.closing(Site(ssh_images[request.param], request.param)) as site:
+def site(
+    request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """An image for root on port 22, then one for another user on 2222."""
+    user = request.param
+    ssh = f"{GREETING}ssh: {{port: {PORTS[user]}, user: {user}}}"
+    recipe = recipes.like_shipped(tmp_path_factory.mktemp(user), f"ssh-{user}", {recipes.SSH: ssh})
+    with contextlib.closing(Site(built(recipe), user)) as site:
         yield site
 
 
@@ -366,7 +361,8 @@ def test_a_node_stops_at_once(site: Site, command: tuple[str, ...]) -> None:
     node = site.node(command=command)
     start = time.monotonic()
     docker("stop", "-t", "10", node.name)
-    assert time.monotonic() - start < 2
+    # Long before the engine would kill it; the rest is for a busy host.
+    assert time.monotonic() - start < 6
 
 
 def test_a_restarted_node_works_again(site: Site, pair: tuple[Node, Node], keys: Path) -> None:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from docker import DockerClient
 
+from imagebuilder import catalog
+from imagebuilder import recipe as recipes
+from imagebuilder.bases.read import again
+from imagebuilder.catalog import select
 from imagebuilder.core import process
+from imagebuilder.core.progress import no_advance
+from imagebuilder.fetch import locked
+from imagebuilder.host.site import detect
+from imagebuilder.layers.system.install import build_os_layer
+from imagebuilder.plan import UpperOsLayer, User
+from imagebuilder.resolve import debian
+from imagebuilder.resolve.request import request
 from imagebuilder.store import Store
 from tests.integration.test_registry_base import (
     PROGRAM,
@@ -73,6 +88,46 @@ def test_buildkit_gives_the_same_files_of_packages(made: Made, world: World, tmp
             assert docker.get(path) == item, path
     shutil.rmtree(place)
     process.run(["docker", "buildx", "prune", "--force"], timeout=_SECONDS)
+
+
+def test_two_builds_in_different_surroundings_give_the_same_bytes(
+    made: Made, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same base, with fewer packages than the image has."""
+    assert made.lock.image is not None
+    site, system = detect(world.site), again(made.lock.image, made.store)
+    asked = dataclasses.replace(
+        request(select(recipes.load(made.recipe, catalog.names()))),
+        distribution=system.distribution,
+        suite=system.suite,
+        packages=("libnccl2", "python3", "python3-venv"),
+        deb_pins=(),
+    )
+    debs = debian.resolve_debs(asked, site, system)
+    nothing: Callable[..., None] = lambda *_words: None  # noqa: E731  both are told what nobody asks
+    missing = locked.absent(debs, made.store)
+    locked.fetch(missing, made.lock, made.store, site, advance=nothing, finished=nothing)
+    layer = UpperOsLayer(
+        distribution=system.distribution,
+        suite=system.suite,
+        architecture="amd64",
+        debs=debs,
+        user=User(name="root", uid=0, home="/root"),
+        python="3.13",
+        below=made.lock.image.layers,
+    )
+    files = {deb.sha256: made.store.download(deb.sha256) for deb in debs}
+    first = build_os_layer(layer, files, made.store, no_advance)
+    second = Store(tmp_path / "store")
+    second.root.mkdir()
+    (second.root / "downloads").symlink_to(made.store.root / "downloads")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    before = os.umask(0o077)
+    try:
+        assert build_os_layer(layer, files, second, no_advance) == first
+    finally:
+        os.umask(before)
 
 
 def test_what_was_published_is_built_again_from_what_is_attached(made: Made, world: World) -> None:

@@ -16,7 +16,8 @@ from imagebuilder import recipe as recipes
 from imagebuilder.bases import inventory, tree
 from imagebuilder.bases.images import Image
 from imagebuilder.bases.inventory import Inventory, Mpi
-from imagebuilder.errors import ImagebuilderError, InputError, RegistryError
+from imagebuilder.core import files
+from imagebuilder.errors import ConflictError, ImagebuilderError, InputError, RegistryError
 from imagebuilder.recipe import Recipe
 from imagebuilder.registry import reader
 from imagebuilder.store import Store
@@ -111,7 +112,8 @@ def test_mpi_compilers_and_packages_by_apt(tmp_path: Path) -> None:
         package("openssh-server", "1:10.0p1-7"),
         package("git", "1:2.47", Depends="virtual-perl"),
         package("perl", Provides="virtual-perl (= 5)"),
-        package("vim", Recommends="vim-runtime"),
+        package("vim", Recommends="vim-runtime", Priority="important"),
+        package("mount", Priority="required"),
         package("vim-runtime"),
         package("one", Depends="two"),
         package("two", Depends="one"),
@@ -139,6 +141,8 @@ def test_mpi_compilers_and_packages_by_apt(tmp_path: Path) -> None:
     assert recipe.apt == ("build-essential", "gcc-12", "git", "one", "vim")
     assert (recipe.ssh.user, recipe.workdir, recipe.command) == ("root", "/workspace", ())
     assert notes == (
+        "- Packages that came because others recommend them: vim-runtime. A recipe leaves recommendations "
+        "out; name under `apt:` what you need.\n"
         '- ENTRYPOINT ["/start.sh"] with CMD ["python3", "train.py"]: an image has an entrypoint of its own, '
         "which starts sshd or `command:`. Write there what has to run.\n"
         "- Volumes of the image's config: a recipe has no key for it.\n"
@@ -165,15 +169,27 @@ def test_an_environment_of_conda(tmp_path: Path) -> None:
         **dist(site, "einops", "0.8.1"),
     }
     recipe, notes = written(tmp_path, files, Env=["PATH=/opt/conda/bin:/usr/bin", "CONDA_DIR=/opt/conda"])
-    assert recipe.python == "3.13"
+    assert (recipe.base, recipe.python) == ("debian:bookworm", "3.11")
     assert recipe.pip == ("einops==0.8.1", "pyyaml==6.0.2", "scipy==1.15.2")
     assert recipe.env == {}
     assert notes == (
-        "- Python 3.11: debian:trixie has Python 3.13, and a recipe takes its suite's. debian:bookworm has "
-        "Python 3.11.\n"
+        "- debian:trixie has Python 3.13. The base is debian:bookworm, because it has the image's Python "
+        "3.11.\n"
         "- What conda put into /opt/conda: Python packages come as wheels of the index; compilers, libraries "
         "and programs have to come by a pin or by `apt:`."
     )
+
+
+@pytest.mark.parametrize(("python", "elsewhere"), [("3.12", " ubuntu:noble has Python 3.12."), ("3.9", "")])
+def test_a_suite_stays_where_pins_are_of_its_packages(python: str, elsewhere: str, tmp_path: Path) -> None:
+    files = {
+        "var/lib/dpkg/status": status(package("mpich", "4.3.0+really4.2.1-1")),
+        **dist(f"usr/local/lib/python{python}/site-packages", "einops", "0.8.1"),
+    }
+    recipe, notes = written(tmp_path, files)
+    assert (recipe.base, recipe.python, recipe.pins) == ("debian:trixie", "3.13", {"mpich": "4.2.1"})
+    says = f"- Python {python}: debian:trixie has Python 3.13, and a recipe takes its suite's."
+    assert notes == says + elsewhere
 
 
 def test_cuda_and_nccl_by_nvidia_s_packages(tmp_path: Path) -> None:
@@ -456,7 +472,7 @@ def test_an_image_of_a_registry(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("image", "platform", "kind", "message"),
     [
-        ("gone", "", RegistryError, "the registry has no such image"),
+        ("gone", "", RegistryError, "the registry has no such image .*; no local engine answers"),
         ("1", "linux/arm64", RegistryError, "is an image for linux/amd64, not for linux/arm64"),
         ("1", "linux/sparc", InputError, "`linux/sparc` is not a platform that images are made for"),
         ("a b", "", InputError, "`a b` is not a tag"),
@@ -487,7 +503,97 @@ def test_a_recipe_that_exists_is_kept_and_no_image_is_read(tmp_path: Path) -> No
     (tmp_path / "train.yaml").write_text("mine\n", encoding="utf-8")
     said = CliRunner().invoke(cli.app, ["init", str(tmp_path), "--from-image", "team/train:1"])
     assert str(said.exception) == f"{tmp_path}/train.yaml: already exists\n  -> --force overwrites it"
-    said = CliRunner().invoke(cli.app, ["init", str(tmp_path), "--from-image", "x", "--recipe", "cpu-mpi"])
-    assert str(said.exception) == (
-        "imagebuilder init: --recipe and --from-image exclude each other\n  -> keep one of them"
+    said = CliRunner().invoke(
+        cli.app, ["init", "--from-image", "x", "--from-requirements", "requirements.txt"]
     )
+    assert str(said.exception) == (
+        "imagebuilder init: --recipe, --from-image and --from-requirements exclude each other\n"
+        "  -> keep one of them"
+    )
+
+
+# Requirement files.
+
+
+def made_for(folder: Path, file: str, text: str) -> tuple[Recipe, str]:
+    """Write the recipe of a requirement file into a folder beside it, and read it as `check` does."""
+    (folder / file).write_text(text, encoding="utf-8")
+    draft = adopt.of_requirements(folder / file, folder / "recipes", "sample")
+    (folder / "recipes").mkdir()
+    path = folder / "recipes" / "sample.yaml"
+    path.write_text(draft.text(), encoding="utf-8")
+    check_recipe(path)
+    return recipes.load(path, catalog.names()), "\n".join(draft.notes)
+
+
+def test_a_requirement_file_stays_where_it_is_and_its_components_are_pinned(tmp_path: Path) -> None:
+    text = "torch==2.10.0\nnumpy>=2\nmpi4py==4.1.1 ; python_version >= '3'\nnvidia-nccl-cu12>2\n"
+    recipe, notes = made_for(tmp_path, "requirements.txt", text)
+    assert (recipe.base, recipe.python) == ("debian:trixie", "3.13")
+    assert recipe.requirements == ("../requirements.txt",)
+    shipped = recipes.load(files.resources("recipes") / "cuda12-torch.yaml", catalog.names()).pins
+    beside = {name: shipped[name] for name in ("cuda", "cudnn", "nccl")}
+    assert recipe.pins == {"torch": "2.10.0", "mpi4py": "4.1.1", **beside}
+    assert (recipe.pip, notes) == ((), "")
+
+
+def test_the_python_that_a_project_takes(tmp_path: Path) -> None:
+    text = """
+[project]
+name = "x"
+version = "1"
+requires-python = ">=3.10,<3.12"
+dependencies = ["torch==2.0.1+cu118", "einops"]
+"""
+    recipe, notes = made_for(tmp_path, "pyproject.toml", text)
+    assert (recipe.base, recipe.python) == ("debian:bookworm", "3.11")
+    assert recipe.pins == {"torch": "2.0.1"}
+    assert notes == (
+        "Builds that the usual index does not have: torch 2.0.1+cu118. Name their index in a site file."
+    )
+
+
+def test_what_a_torch_takes_that_no_shipped_recipe_has_is_left_to_the_lock(tmp_path: Path) -> None:
+    recipe, notes = made_for(tmp_path, "requirements.in", "torch==2.0.1\n")
+    assert recipe.pins == {"torch": "2.0.1"}
+    assert notes == (
+        "CUDA, cuDNN and NCCL: which ones the wheels of torch 2.0.1 take is not known offline. "
+        "`imagebuilder lock` finds them; pin them then, so that the smoke test checks them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "kind", "message"),
+    [
+        ("deps.cfg", "", InputError, r"deps\.cfg: is not a requirement file by its name\n"),
+        (
+            "requirements.txt",
+            "x @ https://h/x.whl",
+            InputError,
+            r"requirements\.txt:1: `x` is asked for by URL",
+        ),
+        (
+            "pyproject.toml",
+            '[project]\nname="x"\nversion="1"\nrequires-python="<3"',
+            ConflictError,
+            "python: is",
+        ),
+        ("gone/requirements.txt", "", InputError, "cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_no_recipe_can_be_made_for(
+    file: str, text: str, kind: type[ImagebuilderError], message: str, tmp_path: Path
+) -> None:
+    if "/" not in file:
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    with pytest.raises(kind, match=message):
+        adopt.of_requirements(tmp_path / file, tmp_path / "recipes", "sample")
+
+
+def test_a_recipe_for_requirements_is_called_like_its_project(tmp_path: Path) -> None:
+    (tmp_path / "My Project").mkdir()
+    file = tmp_path / "My Project" / "requirements.txt"
+    file.write_text("einops\n", encoding="utf-8")
+    said = CliRunner().invoke(cli.app, ["init", str(tmp_path / "r"), "--from-requirements", str(file)])
+    assert said.output.startswith(f"wrote {tmp_path}/r/my-project.yaml\n")
+    assert said.output.endswith(f"next: imagebuilder lock {tmp_path}/r/my-project.yaml\n")

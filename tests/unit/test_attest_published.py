@@ -41,6 +41,8 @@ from tests.support.fake_registry import FakeRegistry, serve
 from tests.support.proven import put_proven
 from tests.support.pushing import push
 
+pytestmark = pytest.mark.slow
+
 KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER = ec.generate_private_key(ec.SECP256R1())
 OPTIONS = Options(session=requests.Session(), credentials=ANONYMOUS, attempts=3, pause=0.01)

@@ -421,6 +421,7 @@ LARGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_a_layer_of_a_megabyte_takes_no_gigabyte(name: str, tmp_path: Path) -> None:
     blob = LARGE[name]()

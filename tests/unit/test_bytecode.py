@@ -249,6 +249,7 @@ def compiled_with(tmp_path: Path, *names: str) -> tuple[int, str, dict[str, byte
     return result.code, result.stderr, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", ["segfault", "endless", "large"])
 def test_what_ends_the_compiler_is_left_out_and_the_same_each_time(tmp_path: Path, bad: str) -> None:
     code, said, found = compiled_with(tmp_path, "a", bad, "b")

@@ -32,7 +32,7 @@ from tests.unit import samples
 
 DIGEST = f"sha256:{'1' * 64}"
 FALSE_DOCKER = """\
-#!{python}
+#!{python} -IS
 import io, json, os, pathlib, sys, tarfile
 words = sys.argv[1:]
 here = pathlib.Path(__file__).parent

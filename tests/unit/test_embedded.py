@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import pytest
 from imagebuilder import plan as plans
 from imagebuilder.catalog import select
 from imagebuilder.core.progress import LineProgress
-from imagebuilder.engines import embedded, steps
+from imagebuilder.engines import embedded, schedule, steps
 from imagebuilder.engines.embedded import BuildContext
 from imagebuilder.errors import BuildError
 from imagebuilder.fetch import locked
 from imagebuilder.host import emulation
 from imagebuilder.host.site import Site
+from imagebuilder.layers.bytecode.interpreter import Interpreters
 from imagebuilder.lock.model import Build, Lock, Source
 from imagebuilder.store import LayerRecord, Store
 from tests.unit import samples
@@ -143,3 +146,23 @@ def test_a_system_that_cannot_be_made_leaves_no_part(
     assert {layer for layer in plan.layers if isinstance(layer, plans.OsPart)} <= set(
         embedded.missing_layers(plan, store)
     )
+
+
+class SlowProgress(LineProgress):
+    """Takes its time to begin a row, as a thread that is interrupted there does."""
+
+    def begin(self, key: str, title: str, state: str, total: int = 0) -> None:
+        time.sleep(0.2)
+        super().begin(key, title, state, total)
+
+
+def test_two_downloads_of_one_layer_may_begin_at_once(tmp_path: Path) -> None:
+    lock: Lock = samples.lock(wheels=(samples.wheel("one"), samples.wheel("two")))
+    layers = [layer for layer in plans.wheel_layers(lock) if len(layer.wheels) == 2]
+    context = BuildContext(
+        lock=lock, store=Store(tmp_path), site=Site(), progress=SlowProgress(io.StringIO())
+    )
+    with ThreadPoolExecutor() as pool, Interpreters(context.store) as pythons:
+        queue = schedule._Queue(layers, context, pool, pythons)
+        list(pool.map(lambda wheel: queue._received(wheel.sha256, 1), layers[0].wheels))
+    assert queue.fetched == 2

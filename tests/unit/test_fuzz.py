@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = ROOT / "tests" / "cases" / "hostile"
 
 
+@pytest.mark.slow
 def test_a_sample_of_each_target() -> None:
     argv = [sys.executable, "-m", "tests.fuzz.worker", *TARGETS, "--seed", "6", "--count", "10"]
     result = process.run(argv, timeout=300, cwd=ROOT)

@@ -247,7 +247,8 @@ def test_tags_that_lead_elsewhere_are_no_tags() -> None:
 # Indexes and mirrors
 
 
-def test_a_mirror_does_not_say_how_long_we_wait() -> None:
+def test_a_mirror_does_not_say_how_long_we_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_RETRY_PAUSE", 0.05)
     asked = []
 
     def interfere(handler: Handler) -> bool:

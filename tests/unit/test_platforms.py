@@ -45,6 +45,8 @@ from tests.support.proven import put_both, put_built, report_of, two_platforms
 from tests.support.pushing import push
 from tests.unit import samples
 
+pytestmark = pytest.mark.slow
+
 BOTH = ("linux/amd64", "linux/arm64")
 
 

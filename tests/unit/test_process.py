@@ -29,11 +29,11 @@ def test_a_failure_carries_command_code_and_the_end_of_its_output() -> None:
 
 def test_a_command_that_outruns_its_limit_is_ended_with_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "survived"
-    child = f"import time; time.sleep(2); open({str(mark)!r}, 'w')"
+    child = f"import time; time.sleep(1); open({str(mark)!r}, 'w')"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     with pytest.raises(CommandError, match=r"did not end within 0\.5 s"):
         run([sys.executable, "-c", script], timeout=0.5)
-    time.sleep(2.2)
+    time.sleep(1.2)
     assert not mark.exists()
 
 
@@ -73,12 +73,12 @@ def test_a_long_command_that_outruns_its_limit_is_ended() -> None:
 
 def test_who_stops_listening_ends_the_command(tmp_path: Path) -> None:
     mark = tmp_path / "survived"
-    script = f"import time; print('x', flush=True); time.sleep(2); open({str(mark)!r}, 'w')"
+    script = f"import time; print('x', flush=True); time.sleep(1); open({str(mark)!r}, 'w')"
 
     def stop(_text: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         stream([sys.executable, "-c", script], stop, timeout=20)
-    time.sleep(2.2)
+    time.sleep(1.2)
     assert not mark.exists()

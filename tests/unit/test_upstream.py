@@ -18,6 +18,7 @@ from imagebuilder.catalog.upstream import Upstream, file_of
 from imagebuilder.core import files
 from imagebuilder.errors import ConflictError, FetchError, InputError
 from imagebuilder.fetch import locked
+from imagebuilder.host import http
 from imagebuilder.host.site import Site, detect
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock.file import LockFile
@@ -135,7 +136,10 @@ def test_other_bytes_are_refused_while_fetching(server: FileServer, tmp_path: Pa
 
 
 @pytest.mark.parametrize("path", ["/gone-1.0.tar.gz", None])
-def test_an_address_that_does_not_answer(server: FileServer, tmp_path: Path, path: str | None) -> None:
+def test_an_address_that_does_not_answer(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    monkeypatch.setattr(http, "_RETRY_PAUSE", 0.05)
     url = f"http://127.0.0.1:9{PATH}" if path is None else server.url + path
     with pytest.raises(FetchError, match="cannot be fetched: ") as caught:
         resolve(site(tmp_path, url))

@@ -142,6 +142,7 @@ def refusal(case: Path, site: Site, monkeypatch: pytest.MonkeyPatch) -> Imagebui
     return caught.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRONG, ids=lambda path: path.stem)
 def test_a_wrong_combination_is_refused_with_this_text(
     case: Path, site: Site, monkeypatch: pytest.MonkeyPatch, *, update_golden: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -48,10 +49,18 @@ class Words(Generic[_Owner]):
 
 def _crowded(words: Sequence[bytes]) -> frozenset[int]:
     """Name the words inside of which another one, or the same again, can begin."""
+    whole = Counter(words)
+    starts = Counter(word[:end] for word in words for end in range(1, len(word) + 1))
+
+    def holds(tail: bytes) -> bool:
+        """Return whether a word begins with these bytes, or ends within them."""
+        return tail in starts or any(tail[:end] in whole for end in range(1, len(tail)))
+
     return frozenset(
         index
         for index, word in enumerate(words)
-        for at in range(len(word))
-        for other, begun in enumerate(words)
-        if (at or other != index) and (begun.startswith(word[at:]) or word[at:].startswith(begun))
+        # It is a start of itself.
+        if starts[word] > 1
+        or any(word[:end] in whole for end in range(1, len(word)))
+        or any(holds(word[at:]) for at in range(1, len(word)))
     )
