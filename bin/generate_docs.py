@@ -94,7 +94,7 @@ def _catalog() -> Iterator[str]:
         yield from _component(component)
     yield from ["", "## A component's file", "", *_fields(catalog.Component)]
     yield from ["", "### `providers`", "", *_words(catalog.Provider.__doc__), "", *_fields(catalog.Provider)]
-    yield from ["", "### `build`", "", *_words(catalog.Build.__doc__), "", *_fields(catalog.Build)]
+    yield from ["", "### `build`", "", *_words(catalog.BuildSteps.__doc__), "", *_fields(catalog.BuildSteps)]
     yield from ["", "### `limits`", "", *_words(catalog.Limit.__doc__), "", *_fields(catalog.Limit)]
     yield from ["", "### `probe`", "", *_words(catalog.Probe.__doc__), "", *_fields(catalog.Probe)]
     yield from ["", "### `framework`", "", *_words(catalog.Framework.__doc__), ""]

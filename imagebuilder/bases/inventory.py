@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 
 from imagebuilder.bases import system as systems
 from imagebuilder.bases.system import System
-from imagebuilder.bases.tree import Node, Tree
+from imagebuilder.bases.tree import Tree, TreeNode
 from imagebuilder.core import jsontext
 from imagebuilder.debian import sources
 
@@ -239,7 +239,7 @@ def _walk(tree: Tree) -> _Seen:
     )
 
 
-def _kept(node: Node | None) -> str:
+def _kept(node: TreeNode | None) -> str:
     """Read a file whose content was kept; "" where there is nothing, or too much."""
     return (node.inode.data or b"").decode("utf-8", "replace") if node else ""
 
@@ -385,7 +385,7 @@ def _environments(tree: Tree, seen: _Seen, path: str) -> tuple[Environment, ...]
     return tuple(sorted(made, key=rank))
 
 
-def _distributions(folder: Node | None, asked: Collection[str]) -> Iterator[Distribution]:
+def _distributions(folder: TreeNode | None, asked: Collection[str]) -> Iterator[Distribution]:
     """List the packages in a folder. Those that nothing requires count as asked for if nobody noted any."""
     found: list[Distribution] = []
     needed: set[str] = set()
@@ -405,7 +405,7 @@ def _distributions(folder: Node | None, asked: Collection[str]) -> Iterator[Dist
         yield from (replace(item, requested=item.name not in needed) for item in found)
 
 
-def _listed(folder: Node | None) -> Iterator[tuple[str, str, Node]]:
+def _listed(folder: TreeNode | None) -> Iterator[tuple[str, str, TreeNode]]:
     """Read names and versions from the names of metadata folders, and give these too."""
     named = (
         (match, node)

@@ -130,7 +130,7 @@ def _broken(what: str) -> InputError:
     return InputError(f"its config cannot be used: {what}", hint="choose another image")
 
 
-def layers_of(image: pull.Image) -> tuple[BaseLayer, ...]:
+def layers_of(image: pull.PulledImage) -> tuple[BaseLayer, ...]:
     """Return the layers of an image, checked.
 
     Raises:
@@ -149,7 +149,7 @@ def layers_of(image: pull.Image) -> tuple[BaseLayer, ...]:
 
 
 def _base_image(
-    wanted: RegistryImage, image: pull.Image, index: str, layers: tuple[BaseLayer, ...], system: System
+    wanted: RegistryImage, image: pull.PulledImage, index: str, layers: tuple[BaseLayer, ...], system: System
 ) -> BaseImage:
     try:
         return BaseImage(

@@ -20,7 +20,7 @@ from typing import BinaryIO, cast
 
 from imagebuilder.core import tarstream
 from imagebuilder.core.streams import HashedReader
-from imagebuilder.core.tarstream import Entry
+from imagebuilder.core.tarstream import TarEntry
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import BuildError, InputError
 
@@ -51,17 +51,17 @@ class Inode:
 
     layer: int
     number: int
-    entry: Entry
+    entry: TarEntry
     data: bytes | None = None
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Node:
+class TreeNode:
     """One path; only a folder has children."""
 
     inode: Inode
     depth: int = 0
-    children: dict[str, Node] = field(default_factory=dict)
+    children: dict[str, TreeNode] = field(default_factory=dict)
 
     @property
     def is_folder(self) -> bool:
@@ -73,9 +73,9 @@ class Tree:
     """All paths of an image; `name` is the image's name in messages."""
 
     name: str = ""
-    root: Node = field(default_factory=lambda: Node(inode=_implied(-1, "")))
+    root: TreeNode = field(default_factory=lambda: TreeNode(inode=_implied(-1, "")))
 
-    def walk(self) -> Iterator[tuple[str, Node]]:
+    def walk(self) -> Iterator[tuple[str, TreeNode]]:
         """Yield every path and its node, sorted, each folder before its content."""
         stack = [("", self.root)]
         while stack:
@@ -87,7 +87,7 @@ class Tree:
                 for name in sorted(node.children, reverse=True)
             )
 
-    def find(self, path: str) -> Node | None:
+    def find(self, path: str) -> TreeNode | None:
         """Look up a path, and follow links as a process in the image would."""
         return _Walker(self).lookup(path, follow=True)
 
@@ -201,7 +201,7 @@ def write(
     """
     paths: dict[int, list[str]] = {}
     inodes: dict[int, Inode] = {}
-    others: list[tuple[str, Node]] = []
+    others: list[tuple[str, TreeNode]] = []
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
         for path, node in tree.walk():
             if path.partition("/")[0] in skip or not _portable(node):
@@ -270,7 +270,7 @@ class _Walker:
                     inode.data = self._content(entry, content)
                 self._put(folder, name, inode)
 
-    def lookup(self, path: str, *, follow: bool) -> Node | None:
+    def lookup(self, path: str, *, follow: bool) -> TreeNode | None:
         """Look up a path. Links in its folders are followed; a link at its end only with `follow`."""
         todo = [part for part in path.split("/") if part not in {"", "."}][::-1]
         trail = [self._tree.root]
@@ -295,7 +295,7 @@ class _Walker:
             trail.append(node)
         return trail[-1]
 
-    def _folder(self, parts: Sequence[str], layer: int) -> Node:
+    def _folder(self, parts: Sequence[str], layer: int) -> TreeNode:
         """Return the folder for an entry; folders without an entry of their own are created."""
         node = self._tree.root
         for depth, name in enumerate(parts):
@@ -308,7 +308,7 @@ class _Walker:
             node = child
         return node
 
-    def _put(self, folder: Node, name: str, inode: Inode) -> Node:
+    def _put(self, folder: TreeNode, name: str, inode: Inode) -> TreeNode:
         self._paths += 1
         if self._paths > _MOST_PATHS or folder.depth >= _DEEPEST:
             raise BuildError(
@@ -317,15 +317,15 @@ class _Walker:
             )
         before = folder.children.get(name)
         kept = before.children if before is not None and inode.entry.is_folder else {}
-        node = folder.children[name] = Node(inode=inode, depth=folder.depth + 1, children=kept)
+        node = folder.children[name] = TreeNode(inode=inode, depth=folder.depth + 1, children=kept)
         return node
 
-    def _forget(self, folder: Node, layer: int) -> None:
+    def _forget(self, folder: TreeNode, layer: int) -> None:
         """Remove everything that lower layers have in a folder."""
         for name in tuple(folder.children):
             self._remove(folder, name, layer)
 
-    def _remove(self, folder: Node, name: str, layer: int) -> None:
+    def _remove(self, folder: TreeNode, name: str, layer: int) -> None:
         """Remove a path of lower layers; entries of this layer itself stay."""
         self._step()
         node = folder.children.get(name)
@@ -337,7 +337,7 @@ class _Walker:
                 return
         del folder.children[name]
 
-    def _linked(self, entry: Entry) -> Inode:
+    def _linked(self, entry: TarEntry) -> Inode:
         """Return the file that a hard link points to."""
         target = self.lookup("/".join(_parts(entry.link)), follow=False)
         if target is None or target.is_folder:
@@ -346,7 +346,7 @@ class _Walker:
             )
         return target.inode
 
-    def _content(self, entry: Entry, content: BinaryIO) -> bytes | None:
+    def _content(self, entry: TarEntry, content: BinaryIO) -> bytes | None:
         if entry.size > min(_LARGEST_KEPT, _MOST_KEPT - self._kept):
             return None
         self._kept += entry.size
@@ -391,7 +391,7 @@ def _parts(name: str) -> list[str]:
     return parts
 
 
-def _portable(node: Node) -> bool:
+def _portable(node: TreeNode) -> bool:
     """Return whether a node can be unpacked: not devices, which need privileges, nor pipes and sockets."""
     entry = node.inode.entry
     return entry.is_folder or entry.is_file or entry.is_symlink
@@ -399,7 +399,7 @@ def _portable(node: Node) -> bool:
 
 def _implied(layer: int, path: str) -> Inode:
     """Return a folder that a layer has no entry for, although it has entries inside it."""
-    return Inode(layer=layer, number=-1, entry=Entry(path=path, kind=tarfile.DIRTYPE))
+    return Inode(layer=layer, number=-1, entry=TarEntry(path=path, kind=tarfile.DIRTYPE))
 
 
 def _header(inode: Inode, path: str) -> tarfile.TarInfo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imagebuilder.catalog.model import (
-    Build,
+    BuildSteps,
     Component,
     Framework,
     Launcher,
@@ -23,7 +23,7 @@ from imagebuilder.catalog.select import VENV, Part, Selection, select
 
 __all__ = [
     "VENV",
-    "Build",
+    "BuildSteps",
     "Component",
     "Framework",
     "Launcher",

@@ -73,7 +73,7 @@ class Provider(Strict):
     ] = ""
 
 
-class Build(Strict):
+class BuildSteps(Strict):
     """How to compile a component from its source. Recipes request it with `build: [name]`.
 
     The steps run offline, as root, in the folder of the unpacked source. `DESTDIR` is an empty folder, `JOBS`
@@ -197,7 +197,7 @@ class Component(Strict):
         Field(description="Components that its wheels load: their pins must match what its wheels require."),
     ] = ()
     providers: Annotated[tuple[Provider, ...], Field(description="Ways to get it; the first match is used.")]
-    build: Annotated[Build | None, Field(description="How to compile it from source.")] = None
+    build: Annotated[BuildSteps | None, Field(description="How to compile it from source.")] = None
     limits: Annotated[tuple[Limit, ...], Field(description="Versions of other things it works with.")] = ()
     env: Annotated[
         dict[str, str], Field(default_factory=dict, description="Variables of images that have it.")

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagebuilder.catalog.model import Build, Component, Provider, fill, kind, load, matches
+from imagebuilder.catalog.model import BuildSteps, Component, Provider, fill, kind, load, matches
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.recipe import Places, Recipe
 
@@ -40,7 +40,7 @@ class Part:
     component: Component
     pin: str
     provider: Provider
-    built: Build | None
+    built: BuildSteps | None
     devel: bool
     site: str
 
@@ -227,7 +227,7 @@ def _fits(provider: Provider, pins: dict[str, str]) -> bool:
     return all(key in pins and matches(pins[key], value) for key, value in provider.when.items())
 
 
-def _of_build(build: Build) -> Provider:
+def _of_build(build: BuildSteps) -> Provider:
     """Return a provider with the packages that a compiled component needs to run."""
     return Provider(apt=build.apt, when={}, built_for={}, env={}, links={}, scripts={})
 

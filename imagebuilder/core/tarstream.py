@@ -58,7 +58,7 @@ _EMPTY = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class TarEntry:
     """One entry of a tar; `capability` is the raw `security.capability` attribute, mostly empty."""
 
     path: str
@@ -157,7 +157,7 @@ def errors() -> tuple[type[Exception], ...]:
     return (tarfile.TarError, OSError, EOFError, ValueError, *others)
 
 
-def entries(stream: BinaryIO) -> Iterator[tuple[Entry, BinaryIO]]:
+def entries(stream: BinaryIO) -> Iterator[tuple[TarEntry, BinaryIO]]:
     """Yield each entry of a tar and its content. The content can be read until the next entry is requested.
 
     Raises:
@@ -223,13 +223,13 @@ def _records(data: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
         at = end
 
 
-def _entry(info: tarfile.TarInfo, said: dict[bytes, bytes]) -> Entry:
+def _entry(info: tarfile.TarInfo, said: dict[bytes, bytes]) -> TarEntry:
     """Combine an entry's header with its extended headers."""
     name = info.name
     path, link = (
         _path(said.get(key, b""), old) for key, old in ((b"path", name), (b"linkpath", info.linkname))
     )
-    return Entry(
+    return TarEntry(
         path=path,
         kind=info.type,
         mode=info.mode & 0o7777,

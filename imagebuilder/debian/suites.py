@@ -29,7 +29,7 @@ class Suite(Strict):
     ]
 
 
-class Distribution(Strict):
+class DistributionFacts(Strict):
     """Facts that hold for every suite of a distribution."""
 
     keyring: Annotated[str, Field(description="The archive's keys: the same path on a host and in an image.")]
@@ -57,7 +57,7 @@ def _on_this_host(path: Path) -> bool:
     return path.is_file()
 
 
-def facts(distribution: str, suite: str, where: str = "") -> Distribution:
+def facts(distribution: str, suite: str, where: str = "") -> DistributionFacts:
     """Return the facts of a distribution that has this suite.
 
     Raises:
@@ -82,7 +82,7 @@ def facts(distribution: str, suite: str, where: str = "") -> Distribution:
     return known[distribution]
 
 
-def known() -> dict[str, Distribution]:
+def known() -> dict[str, DistributionFacts]:
     """Return every distribution that can be bootstrapped, with its facts."""
     return _facts()
 
@@ -136,6 +136,6 @@ def sources(
 
 
 @cache
-def _facts() -> dict[str, Distribution]:
+def _facts() -> dict[str, DistributionFacts]:
     raw = resources.files("imagebuilder.debian").joinpath(_FILE).read_bytes()
-    return yamlfile.validate(yamlfile.parse_own(raw, f"imagebuilder/{_FILE}"), Table[Distribution]).root
+    return yamlfile.validate(yamlfile.parse_own(raw, f"imagebuilder/{_FILE}"), Table[DistributionFacts]).root

@@ -103,19 +103,19 @@ def look_up(name: str = "", *, start: bool = True) -> Builder:
     if (reason := _field(text, "Error")) or not driver:
         raise _no_builder(name, reason or "it does not say what it is")
     if driver == "docker":
-        found, merges = _engine()
-        if _numbers(found) < _ENGINE:
+        release, merges = _engine()
+        if _numbers(release) < _ENGINE:
             raise EnvironmentFault(
-                f"Docker Engine {found} is too old to build this Dockerfile: it needs 23.0",
+                f"Docker Engine {release} is too old to build this Dockerfile: it needs 23.0",
                 where=f"builder {_field(text, 'Name')}",
                 hint=_OLD_ENGINE,
             )
     else:
-        found, merges = _field(text, "BuildKit version") or _field(text, "Buildkit"), True
+        release, merges = _field(text, "BuildKit version") or _field(text, "Buildkit"), True
         # Development builds report v0.0.0+unknown; they are accepted, and fail later if they are too old.
-        if (0, 0) < _numbers(found) < _BUILDKIT:
+        if (0, 0) < _numbers(release) < _BUILDKIT:
             raise EnvironmentFault(
-                f"BuildKit {found} is too old to build this Dockerfile: it needs 0.10",
+                f"BuildKit {release} is too old to build this Dockerfile: it needs 0.10",
                 where=f"builder {_field(text, 'Name')}",
                 hint=_OLD_ENGINE,
             )
@@ -123,7 +123,7 @@ def look_up(name: str = "", *, start: bool = True) -> Builder:
         name=_field(text, "Name"),
         asked=name,
         driver=driver,
-        version=found,
+        version=release,
         raw_json=version >= _RAW_JSON,
         merges=merges,
         buildx=".".join(map(str, version)),

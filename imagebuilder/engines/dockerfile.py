@@ -96,18 +96,18 @@ def build(
         planned, contexts = based
         own = (*_sources(plan, context, folder), *_projects(plan, context, folder))
         request = _request(planned, (*contexts, *own), context, folder)
-        found: Mapping[str, object] = {}
+        metadata: Mapping[str, object] = {}
         tags = tuple(f"{plan.name}:{tag}" for tag in dict.fromkeys((plan.tag, "latest")))
         if load:
-            found = _run(builder, request, context, folder, ("--load", *_tagged(tags)))
+            metadata = _run(builder, request, context, folder, ("--load", *_tagged(tags)))
         if output is not None:
             with layout.replacing(output) as draft:
                 kind = "oci" if output.suffix == ".tar" else "oci,tar=false"
                 outputs = (f"--output=type={kind},dest={draft}", *_tagged(tags[:1]))
-                found = _run(builder, request, context, folder, outputs)
+                metadata = _run(builder, request, context, folder, outputs)
     return BuiltByDocker(
-        digest=str(found.get("containerimage.digest", "")),
-        config=str(found.get("containerimage.config.digest", "")),
+        digest=str(metadata.get("containerimage.digest", "")),
+        config=str(metadata.get("containerimage.config.digest", "")),
         reference=tags[0] if load else "",
         seconds=time.monotonic() - started,
     )
@@ -214,12 +214,12 @@ def _run(
     words = (*request.outputs, "--metadata-file", str(metadata), *outputs)
     buildx.build(builder, dataclasses.replace(request, outputs=words), context.progress)
     try:
-        found: Mapping[str, object] = json.loads(metadata.read_bytes())
+        answer: Mapping[str, object] = json.loads(metadata.read_bytes())
     except (OSError, ValueError) as error:
         raise BuildError(
             f"buildx wrote no metadata of the image: {error}", where="--engine docker"
         ) from error
-    return found
+    return answer
 
 
 def _hand_in(layer: OsLayer, context: BuildContext, folder: Path) -> Path:

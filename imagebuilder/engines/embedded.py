@@ -86,6 +86,7 @@ def _build(plan: Plan, context: BuildContext) -> Built:
     fetched = 0
     compared = context.request if missing or not _was_made(plan, context.store) else None
     if compared:
+        # Imported here, because it loads the solvers, which a build without changes does not need.
         from imagebuilder.engines import agreement
 
         agreement.require_base(context)

@@ -160,33 +160,33 @@ class _Handler(BaseHTTPRequestHandler):
             if with_body:
                 self.wfile.write(b"{}")
             return
-        found = self.endpoint.find(self.path)
-        if found is None:
+        entry = self.endpoint.find(self.path)
+        if entry is None:
             self._head(HTTPStatus.NOT_FOUND, {"Content-Length": "0"})
             return
         try:
-            with found.path.open("rb") as file:
-                self._send(file, found, with_body=with_body)
+            with entry.path.open("rb") as file:
+                self._send(file, entry, with_body=with_body)
         except FileNotFoundError:
-            log.warning("%s vanished from the store", found.digest)
+            log.warning("%s vanished from the store", entry.digest)
             self._head(HTTPStatus.NOT_FOUND, {"Content-Length": "0"})
 
-    def _send(self, file: Any, found: _File, *, with_body: bool) -> None:
+    def _send(self, file: Any, entry: _File, *, with_body: bool) -> None:
         headers = {
-            "Content-Type": found.media_type,
-            "Docker-Content-Digest": found.digest,
-            "ETag": f'"{found.digest}"',
+            "Content-Type": entry.media_type,
+            "Docker-Content-Digest": entry.digest,
+            "ETag": f'"{entry.digest}"',
             "Accept-Ranges": "bytes",
         }
-        start, end, status = 0, found.size, HTTPStatus.OK
+        start, end, status = 0, entry.size, HTTPStatus.OK
         if asked := _RANGE.fullmatch(self.headers.get("Range", "")):
             start = int(asked[1])
-            end = min(int(asked[2]) + 1, found.size) if asked[2] else found.size
+            end = min(int(asked[2]) + 1, entry.size) if asked[2] else entry.size
             if start >= end:
-                outside = {"Content-Range": f"bytes */{found.size}", "Content-Length": "0"}
+                outside = {"Content-Range": f"bytes */{entry.size}", "Content-Length": "0"}
                 self._head(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, outside)
                 return
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{found.size}"
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{entry.size}"
             status = HTTPStatus.PARTIAL_CONTENT
         self._head(status, {**headers, "Content-Length": str(end - start)})
         while with_body and start < end:

@@ -178,9 +178,9 @@ def _has(engine: Engine, reference: str, image: ImageRecord) -> bool:
         return False
 
 
-def _is_same(found: dict[str, Any], image: ImageRecord) -> bool:
+def _is_same(attributes: dict[str, Any], image: ImageRecord) -> bool:
     """Compare ids: Docker's containerd store uses the manifest's digest, others the config's."""
-    identity = str(found.get("Id", ""))
+    identity = str(attributes.get("Id", ""))
     identity = identity if identity.startswith("sha256:") else f"sha256:{identity}"
     return identity in {image.manifest, image.config}
 

@@ -24,7 +24,7 @@ EMPTY = b"{}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ArtefactBlob:
     """One file of an artefact."""
 
     media_type: str
@@ -48,12 +48,12 @@ class Artefact:
 
     artifact_type: str
     subject: Descriptor
-    parts: tuple[Part, ...]
+    parts: tuple[ArtefactBlob, ...]
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self) -> bytes:
         """Write the manifest: a function of the files, so that attaching twice attaches once."""
-        config = Part(media_type=EMPTY_TYPE, data=EMPTY).descriptor
+        config = ArtefactBlob(media_type=EMPTY_TYPE, data=EMPTY).descriptor
         return dumps(
             {
                 "schemaVersion": 2,
@@ -90,7 +90,7 @@ def attach(client: Client, artefacts: Sequence[Artefact]) -> tuple[str, ...]:
         digests.append(digest_of(data))
         if digests[-1] in there:
             continue
-        for part in (Part(media_type=EMPTY_TYPE, data=EMPTY), *artefact.parts):
+        for part in (ArtefactBlob(media_type=EMPTY_TYPE, data=EMPTY), *artefact.parts):
             if part.data not in sent:
                 put_blob(client, part.data)
                 sent.add(part.data)

@@ -46,7 +46,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Image:
+class PulledImage:
     """One platform's image in a registry.
 
     Attributes:
@@ -63,7 +63,7 @@ class Image:
     config: Mapping[str, Any]
 
 
-def find(client: Client, name: str, architecture: str) -> Image:
+def find(client: Client, name: str, architecture: str) -> PulledImage:
     """Read what a tag or digest stands for on one architecture.
 
     Args:
@@ -95,7 +95,7 @@ def find(client: Client, name: str, architecture: str) -> Image:
     if not isinstance(diff_ids, list) or len(diff_ids) != len(manifest.layers) or not diff_ids:
         raise RegistryError("its config does not say what its layers are", where=where)
     run = config.get("config")
-    return Image(
+    return PulledImage(
         digest=found.digest,
         index=index,
         layers=tuple(

@@ -29,9 +29,9 @@ def refined(request: Request, locked: Mapping[str, str]) -> Request:
 
     """
     exact = {
-        mirrored.wheel.pin: locked[name]
-        for mirrored in request.mirrored
-        if (name := canonicalize_name(mirrored.wheel.package)) in locked
+        linked.wheel.pin: locked[name]
+        for linked in request.linked
+        if (name := canonicalize_name(linked.wheel.package)) in locked
     }
     return replace(
         request,

@@ -20,8 +20,8 @@ from packaging.version import Version
 from imagebuilder.core.yamlfile import dotted_path
 from imagebuilder.errors import ConflictError, ImagebuilderError, Problem
 from imagebuilder.resolve import wheelfile
-from imagebuilder.resolve.request import Mirrored, Pinned, Request, family
-from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, files, solve
+from imagebuilder.resolve.request import LinkedDeb, Pinned, Request, family
+from imagebuilder.resolve.uv import Solution, SolveRequest, Target, UnsolvableError, files, solve
 
 if TYPE_CHECKING:
     from imagebuilder.recipe.requirements import Demand
@@ -118,8 +118,8 @@ def idle_pins(request: Request, solution: Solution) -> list[tuple[Pinned, tuple[
     """Return each pin that should load other pinned components, with those that it does not require."""
     pins = {pin.pin: pin for pin in request.wheel_pins}
     # Pins on Debian packages count like pins on wheels: they have no effect unless the wheel is loaded.
-    for mirrored in request.mirrored:
-        pins.setdefault(mirrored.wheel.pin, mirrored.wheel)
+    for linked in request.linked:
+        pins.setdefault(linked.wheel.pin, linked.wheel)
     components = request.selection.components
     rows = []
     for name, loader in pins.items():
@@ -174,7 +174,7 @@ def parties(request: Request) -> tuple[Party, ...]:
         )
         for pin in pins
     ]
-    found += (_of_package(mirrored, request) for mirrored in request.mirrored)
+    found += (_of_package(linked, request) for linked in request.linked)
     owners = {canonicalize_name(package): component for package, component in request.owners}
     from_files = request.from_files
     for requirement in request.requirements:
@@ -209,13 +209,13 @@ def _of_constraint(demand: Demand) -> Party:
     )
 
 
-def _of_package(mirrored: Mirrored, request: Request) -> Party:
+def _of_package(linked: LinkedDeb, request: Request) -> Party:
     """Return the party of a Debian package whose component a framework loads from a wheel instead."""
-    pin, package = mirrored.wheel, mirrored.package
-    is_pin = mirrored.place.startswith("pins.")
+    pin, package = linked.wheel, linked.package
+    is_pin = linked.place.startswith("pins.")
     return Party(
-        where=request.place_of(mirrored),
-        key=mirrored.place.removeprefix("apt: "),
+        where=request.place_of(linked),
+        key=linked.place.removeprefix("apt: "),
         label=f'{pin.pin} "{pin.value}" (by apt: {package})' if is_pin else f"`{package}` {pin.value}",
         package=canonicalize_name(pin.package),
         requirement=pin.requirement,
@@ -242,8 +242,8 @@ def _each_alone(everyone: Sequence[Party], target: Target) -> list[str | Unsolva
 
 def _alone(party: Party, target: Target) -> str | UnsolvableError:
     try:
-        question = Question(requirements=(party.requirement,), dependencies=False)
-        return solve(question, target).versions[party.package]
+        query = SolveRequest(requirements=(party.requirement,), dependencies=False)
+        return solve(query, target).versions[party.package]
     except UnsolvableError as error:
         return error
 
@@ -308,9 +308,9 @@ def _nearest(party: Party, target: Target) -> str:
     if not party.pin:
         newest = _try((party.package,), (), target, dependencies=False)
         return f"{party.package} {newest.versions[party.package]}" if newest else ""
-    questions = [(f"{party.package}<{party.pin.value}", False), (f"{party.package}>{party.pin.value}", True)]
+    queries = [(f"{party.package}<{party.pin.value}", False), (f"{party.package}>{party.pin.value}", True)]
     answers = _parallel(
-        lambda item: _try((item[0],), (), target, dependencies=False, lowest=item[1]), questions
+        lambda item: _try((item[0],), (), target, dependencies=False, lowest=item[1]), queries
     )
     values = [_like(answer.versions[party.package], party.pin) for answer in answers if answer]
     return " or ".join(dict.fromkeys(f'"{value}"' for value in values))
@@ -350,7 +350,7 @@ def _clash(
     """Explain a party that works alone, but not with the others."""
     try:
         solution = solve(
-            Question(requirements=(*_requirements(kept), party.package), overrides=forced), target
+            SolveRequest(requirements=(*_requirements(kept), party.package), overrides=forced), target
         )
     except UnsolvableError:
         return Problem(
@@ -430,8 +430,8 @@ def _other_value(
         bound = f"<{version}"
     # Only with the other pins, which leave little choice: `lowest` would apply to all requirements.
     pins = _requirements(other for other in others if other.pin and other.package != package)
-    question = (*pins, f"{package}>{pin.value}")
-    solution = _try(question, forced, target, lowest=True)
+    query = (*pins, f"{package}>{pin.value}")
+    solution = _try(query, forced, target, lowest=True)
     if solution is None or not set(needed) <= solution.tree(package):
         return ""
     version = solution.versions[package]
@@ -441,7 +441,7 @@ def _other_value(
 
 def _reason(party: Party, kept: Sequence[Party], forced: tuple[str, ...], target: Target) -> str:
     try:
-        solve(Question(requirements=_requirements([*kept, party]), overrides=forced), target)
+        solve(SolveRequest(requirements=_requirements([*kept, party]), overrides=forced), target)
     except UnsolvableError as error:
         return _short(str(error))
     return "the solver gave no reason"
@@ -477,9 +477,11 @@ def _try(
     dependencies: bool = True,
     lowest: bool = False,
 ) -> Solution | None:
-    question = Question(requirements=requirements, overrides=forced, dependencies=dependencies, lowest=lowest)
+    query = SolveRequest(
+        requirements=requirements, overrides=forced, dependencies=dependencies, lowest=lowest
+    )
     try:
-        return solve(question, target)
+        return solve(query, target)
     except UnsolvableError:
         return None
 

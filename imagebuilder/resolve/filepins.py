@@ -46,7 +46,7 @@ def notes(wanted: Request, lock: Lock) -> Iterator[str]:
 
 
 def _problems(wanted: Request) -> Iterator[Problem]:
-    pins = (*wanted.wheel_pins, *(mirrored.wheel for mirrored in wanted.mirrored))
+    pins = (*wanted.wheel_pins, *(linked.wheel for linked in wanted.linked))
     free = {canonicalize_name(pin.package): pin for pin in pins if pin not in wanted.forced}
     compiled = {part.built.sdist: part.component.name for part in wanted.selection.parts if part.built}
     for demand in (demand for file in wanted.files for demand in file.demands):

@@ -56,7 +56,7 @@ def make_locks(
     for name in recipe.platforms:
         # Names that are not in this platform's image change nothing for it.
         moving = upgrade if not upgrade else (set(upgrade) & names[name]) or None
-        question = _Question(
+        step = _LockStep(
             platform=name,
             previous=before[name],
             upgrade=moving,
@@ -64,7 +64,7 @@ def make_locks(
             base=bases.get(name),
         )
         try:
-            made.append(_make_lock(selection, site, question))
+            made.append(_make_lock(selection, site, step))
         except ConflictError as error:
             problems[name] = error.problems
     if problems:
@@ -87,7 +87,7 @@ def make_lock(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Question:
+class _LockStep:
     """What to resolve for one platform: its present lock, what may move, a lock to follow, its base."""
 
     platform: str
@@ -97,21 +97,21 @@ class _Question:
     base: Base | None
 
 
-def _make_lock(selection: Selection, site: Site, question: _Question) -> Lock:
-    previous, upgrade = question.previous, question.upgrade
-    wanted = request(selection, question.platform)
+def _make_lock(selection: Selection, site: Site, step: _LockStep) -> Lock:
+    previous, upgrade = step.previous, step.upgrade
+    wanted = request(selection, step.platform)
     inputs = wanted.checksum()
     if previous is not None and previous.inputs == inputs and upgrade is None:
         limits.require(selection, previous.pins)
         return previous
-    base = question.base
+    base = step.base
     if base is None:
         suites.facts(wanted.distribution, wanted.suite, selection.places.of("base"))
     else:
         wanted = replace(wanted, distribution=base.system.distribution, suite=base.system.suite)
     problems: list[Problem] = limits.problems(selection, {})
     problems += basefit.problems(selection, base.image) if base else []
-    debs, wheels, overrides = _resolve(wanted, site, question, problems)
+    debs, wheels, overrides = _resolve(wanted, site, step, problems)
     builds: tuple[Build, ...] = ()
     if debs and base is None:
         try:
@@ -177,7 +177,7 @@ def _project(
     if previous is None or previous.python != wanted.python:
         kept = ()
     alone = replace(
-        wanted, wheel_pins=(), requirements=asked.requires, pip=(), owners=(), overrides=(), mirrored=()
+        wanted, wheel_pins=(), requirements=asked.requires, pip=(), owners=(), overrides=(), linked=()
     )
     try:
         wheels, _ = python.resolve_wheels(
@@ -207,7 +207,7 @@ def _own_name(wanted: Request, wheels: Sequence[Wheel]) -> list[Problem]:
 
 
 def _resolve(
-    wanted: Request, site: Site, question: _Question, problems: list[Problem]
+    wanted: Request, site: Site, step: _LockStep, problems: list[Problem]
 ) -> tuple[tuple[Deb, ...], tuple[Wheel, ...], tuple[Override, ...]]:
     """Run both resolvers, even if one fails, to report all problems at once.
 
@@ -218,38 +218,38 @@ def _resolve(
     debs: tuple[Deb, ...] = ()
     wheels: tuple[Wheel, ...] = ()
     overrides: tuple[Override, ...] = ()
-    base = question.base
+    base = step.base
     if base is None:
         try:
-            debs = _debs(wanted, site, question)
+            debs = _debs(wanted, site, step)
         except ConflictError as error:
             problems.extend(error.problems)
     installed = base.system.packages if base else debs
     glibc = debian.glibc(installed) if installed else "2.40"
     try:
-        kept, moving = _kept_wheels(wanted, glibc, site, question)
+        kept, moving = _kept_wheels(wanted, glibc, site, step)
         wheels, overrides = python.resolve_wheels(wanted, glibc, site, keep=kept, upgrade=moving)
     except ConflictError as error:
         problems.extend(error.problems)
     if base is not None:
         versions = {wheel.name: wheel.version for wheel in wheels}
         try:
-            debs = _debs(archivepins.refined(wanted, versions), site, question)
+            debs = _debs(archivepins.refined(wanted, versions), site, step)
         except ConflictError as error:
             problems.extend(error.problems)
     return debs, wheels, overrides
 
 
-def _debs(wanted: Request, site: Site, question: _Question) -> tuple[Deb, ...]:
+def _debs(wanted: Request, site: Site, step: _LockStep) -> tuple[Deb, ...]:
     """Return the lock's packages if the request for them is unchanged, because archives change every day."""
-    previous, base = question.previous, question.base
+    previous, base = step.previous, step.base
     if (
         previous is not None
         and previous.packages == wanted.packages
         and previous.base == f"{wanted.distribution}:{wanted.suite}"
         and (previous.image and previous.image.digest) == (base and base.image.digest)
         and previous.architecture == wanted.architecture
-        and not _moves_debs(wanted, previous, question.upgrade)
+        and not _moves_debs(wanted, previous, step.upgrade)
         and not debpins.pin_problems(wanted, previous.installed)
         and archivepins.are_met(wanted, previous.installed)
     ):
@@ -267,19 +267,19 @@ def _moves_debs(wanted: Request, previous: Lock, upgrade: Collection[str] | None
 
 
 def _kept_wheels(
-    wanted: Request, glibc: str, site: Site, question: _Question
+    wanted: Request, glibc: str, site: Site, step: _LockStep
 ) -> tuple[tuple[Wheel, ...], Collection[str] | None]:
     """Return the wheels whose versions stay, and the names that may move: None if no others may.
 
     Platforms after the first use the first one's versions, including those that moved.
     """
-    previous, like = question.previous, question.like
+    previous, like = step.previous, step.like
     own = previous.wheels if previous is not None and previous.python == wanted.python else ()
     if like is None:
-        return own, question.upgrade
+        return own, step.upgrade
     theirs = python.available(like.wheels, wanted, glibc, site)
-    moving = {canonicalize_name(name) for name in question.upgrade or ()}
-    if question.upgrade is not None and not question.upgrade:
+    moving = {canonicalize_name(name) for name in step.upgrade or ()}
+    if step.upgrade is not None and not step.upgrade:
         own = ()
     else:
         own = tuple(wheel for wheel in own if wheel.name not in moving)

@@ -17,7 +17,7 @@ from imagebuilder.host.site import Site
 from imagebuilder.lock.file import LockFile
 from imagebuilder.resolve import archivepins, conflicts, debian
 from imagebuilder.resolve.request import Request, request
-from imagebuilder.resolve.uv import Question, Solution, Target, UnsolvableError, solve
+from imagebuilder.resolve.uv import Solution, SolveRequest, Target, UnsolvableError, solve
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def newest_pins(
     target = Target(python=wanted.python, glibc=glibc, architecture=wanted.architecture, site=site)
     solution = _newest_loaded(wanted, target)
     newest = {pin.pin: solution.versions[canonicalize_name(pin.package)] for pin in wanted.wheel_pins}
-    newest |= {m.wheel.pin: solution.versions[canonicalize_name(m.wheel.package)] for m in wanted.mirrored}
+    newest |= {m.wheel.pin: solution.versions[canonicalize_name(m.wheel.package)] for m in wanted.linked}
     versions: dict[str, str] = {}
     if base is None:
         debs = debian.resolve_debs(wanted, site)
@@ -96,10 +96,10 @@ def _newest_loaded(wanted: Request, target: Target) -> Solution:
     # the newest CUDA with any torch.
     components = wanted.selection.components
     ordered = sorted(pins.values(), key=lambda pin: not components[pin.pin].loads)
-    question = Question(
+    query = SolveRequest(
         requirements=(
             *(pin.requirement for pin in ordered),
-            *(mirrored.wheel.requirement for mirrored in wanted.mirrored),
+            *(linked.wheel.requirement for linked in wanted.linked),
             *wanted.requirements,
         ),
         overrides=overrides,
@@ -108,7 +108,7 @@ def _newest_loaded(wanted: Request, target: Target) -> Solution:
     limits: list[str] = []
     for _ in range(_STEPS):
         try:
-            solution = solve(replace(question, requirements=(*question.requirements, *limits)), target)
+            solution = solve(replace(query, requirements=(*query.requirements, *limits)), target)
         except UnsolvableError as error:
             raise conflicts.explain(wanted, target, str(error)) from None
         idle = conflicts.idle_pins(wanted, solution)

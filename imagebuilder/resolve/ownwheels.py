@@ -88,5 +88,5 @@ def _named(request: Request) -> frozenset[str]:
         for one in asked
         if any(part.operator in ("==", "===") and "*" not in part.version for part in one.specifier)
     }
-    pins = (*request.wheel_pins, *(mirrored.wheel for mirrored in request.mirrored))
+    pins = (*request.wheel_pins, *(linked.wheel for linked in request.linked))
     return frozenset(exact | {canonicalize_name(pin.package) for pin in pins})

@@ -16,7 +16,7 @@ from imagebuilder.host.site import Site
 from imagebuilder.lock.model import Override, Wheel
 from imagebuilder.resolve import closure, conflicts, ownwheels, wheelfile
 from imagebuilder.resolve.request import Request
-from imagebuilder.resolve.uv import File, Question, Solution, Target, UnsolvableError, files, solve
+from imagebuilder.resolve.uv import File, Solution, SolveRequest, Target, UnsolvableError, files, solve
 
 if TYPE_CHECKING:
     from imagebuilder.recipe.requirements import Demand
@@ -47,13 +47,13 @@ def resolve_wheels(
     """
     target = Target(python=request.python, glibc=glibc, architecture=request.architecture, site=site)
     forced = request.forced
-    question = Question(
+    query = SolveRequest(
         requirements=request.of_wheels,
         overrides=tuple(pin.requirement for pin in forced),
         constraints=request.constraints,
     )
     try:
-        solution = _solve(request, question, target, _kept(request, keep, upgrade))
+        solution = _solve(request, query, target, _kept(request, keep, upgrade))
     except UnsolvableError as error:
         raise conflicts.explain(request, target, str(error)) from None
     offered = files(solution.versions.items(), target)
@@ -136,18 +136,18 @@ def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | No
     return kept
 
 
-def _solve(request: Request, question: Question, target: Target, kept: Mapping[str, str]) -> Solution:
+def _solve(request: Request, query: SolveRequest, target: Target, kept: Mapping[str, str]) -> Solution:
     """Solve, and keep as many versions of the present lock as possible.
 
     uv's own way (an existing output file) does not work: with several indexes it then searches only one of
     them, and misses wheels of the others.
     """
-    direct = {canonicalize_name(Requirement(text).name) for text in question.requirements}
+    direct = {canonicalize_name(Requirement(text).name) for text in query.requirements}
     if direct <= set(kept):
-        staying = _solve_constrained(request, question, target, kept)
+        staying = _solve_constrained(request, query, target, kept)
         if staying:
             return staying
-    newest = _solve_loaded(request, question, target)
+    newest = _solve_loaded(request, query, target)
     if not kept:
         return newest
     # New or moving packages get their newest version: first only these, then also their dependencies.
@@ -155,30 +155,30 @@ def _solve(request: Request, question: Question, target: Target, kept: Mapping[s
     with_trees = {name for root in moving for name in newest.tree(root)}
     for free in (moving, with_trees):
         limits = {**kept, **{name: newest.versions[name] for name in free}}
-        solution = _solve_constrained(request, question, target, limits)
+        solution = _solve_constrained(request, query, target, limits)
         if solution:
             return solution
     return newest
 
 
 def _solve_constrained(
-    request: Request, question: Question, target: Target, limits: Mapping[str, str]
+    request: Request, query: SolveRequest, target: Target, limits: Mapping[str, str]
 ) -> Solution | None:
     lines = tuple(f"{name}=={version}" for name, version in sorted(limits.items()))
     try:
-        solution = solve(replace(question, constraints=(*question.constraints, *lines)), target)
+        solution = solve(replace(query, constraints=(*query.constraints, *lines)), target)
     except UnsolvableError:
         return None
     return None if conflicts.idle_pins(request, solution) else solution
 
 
-def _solve_loaded(request: Request, question: Question, target: Target) -> Solution:
+def _solve_loaded(request: Request, query: SolveRequest, target: Target) -> Solution:
     """Solve so that every pinned component is loaded by the component that should load it.
 
     A wheel folder may have another build of the same version (`2.13.0+cpu`), which uv prefers to the index's.
     If that build does not load a pinned component, use the index's.
     """
-    solution = solve(question, target)
+    solution = solve(query, target)
     idle = conflicts.idle_pins(request, solution)
     builds = [
         f"{loader.package}!={version}"
@@ -187,7 +187,7 @@ def _solve_loaded(request: Request, question: Question, target: Target) -> Solut
         and "+" not in loader.value
     ]
     if builds:
-        other = replace(question, requirements=(*question.requirements, *builds))
+        other = replace(query, requirements=(*query.requirements, *builds))
         try:
             second = solve(other, target)
         except UnsolvableError:

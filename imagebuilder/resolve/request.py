@@ -84,7 +84,7 @@ class ArchivePin(Pinned):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mirrored:
+class LinkedDeb:
     """A Debian package of a component that a pinned framework loads from a wheel: their versions must match.
 
     Attributes:
@@ -116,7 +116,7 @@ class Request:
         packages: Debian packages, `name` or `name=version`, sorted.
         sections: sections of the archive besides those of every image, such as `non-free`.
         builds: components to compile.
-        mirrored: Debian packages of components that pinned frameworks load from wheels.
+        linked: Debian packages of components that pinned frameworks load from wheels.
         files: what the recipe's requirement files ask for.
         project: the user's own package: how it is built.
         selection: the recipe and its components, for messages and limits.
@@ -137,7 +137,7 @@ class Request:
     packages: tuple[str, ...]
     sections: tuple[str, ...] = ()
     builds: tuple[BuildRequest, ...] = ()
-    mirrored: tuple[Mirrored, ...] = ()
+    linked: tuple[LinkedDeb, ...] = ()
     files: tuple[FileDemands, ...] = ()
     project: ProjectRequest | None = None
     selection: Selection = field(repr=False, compare=False)
@@ -147,16 +147,16 @@ class Request:
         """The places of the recipe's keys."""
         return self.selection.places
 
-    def place_of(self, mirrored: Mirrored) -> str:
+    def place_of(self, linked: LinkedDeb) -> str:
         """Return the place of the key that requests such a Debian package."""
-        if mirrored.place.startswith("pins."):
-            return self.places.of("pins", mirrored.wheel.pin)
-        return self.places.of_package(mirrored.package)
+        if linked.place.startswith("pins."):
+            return self.places.of("pins", linked.wheel.pin)
+        return self.places.of_package(linked.package)
 
     @property
     def of_wheels(self) -> tuple[str, ...]:
         """All requirements on wheels: pins, other requirements, and versions of Debian packages."""
-        pins = (*self.wheel_pins, *(mirrored.wheel for mirrored in self.mirrored))
+        pins = (*self.wheel_pins, *(linked.wheel for linked in self.linked))
         return (*(pin.requirement for pin in pins), *self._free(self.requirements))
 
     def _free(self, requirements: Iterable[str]) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class Request:
     @property
     def forced(self) -> tuple[Pinned, ...]:
         """The pins to force, as pins of wheels, also if a Debian package provides the component."""
-        by_apt = (mirrored.wheel for mirrored in self.mirrored if mirrored.place.startswith("pins."))
+        by_apt = (linked.wheel for linked in self.linked if linked.place.startswith("pins."))
         return tuple(pin for pin in (*self.wheel_pins, *by_apt) if pin.pin in self.overrides)
 
     @property
@@ -205,7 +205,7 @@ class Request:
         del asked["selection"]  # the recipe has its own checksum, and the other fields cover the catalog
         # Fields that most recipes do not use count only if they are used.
         asked["files"] = [(file.file, file.asked, file.limits) for file in self.files]
-        for key in ("sections", "builds", "mirrored", "files", "project"):
+        for key in ("sections", "builds", "linked", "files", "project"):
             if not asked[key]:
                 del asked[key]
         text = json.dumps(asked, sort_keys=True, default=dataclasses.asdict)
@@ -247,7 +247,7 @@ def request(selection: Selection, platform: str = "") -> Request:
         packages=tuple(sorted(packages)),
         sections=tuple(sorted({section for part in parts for section in part.provider.sections})),
         builds=_builds(selection),
-        mirrored=tuple(_mirrored(selection)),
+        linked=tuple(_linked(selection)),
         files=files,
         project=_project(selection),
         selection=selection,
@@ -311,7 +311,7 @@ def _deb_pin(part: catalog.Part, package: str, pins: Mapping[str, str]) -> Pinne
     )
 
 
-def _mirrored(selection: Selection) -> Iterator[Mirrored]:
+def _linked(selection: Selection) -> Iterator[LinkedDeb]:
     """Yield Debian packages, pinned or with a version, of components that frameworks load from wheels."""
     recipe, components, chosen = selection.recipe, selection.components, selection.by_name
     loaded = {name for pin in recipe.pins if pin in components for name in components[pin].loads}
@@ -321,7 +321,7 @@ def _mirrored(selection: Selection) -> Iterator[Mirrored]:
             continue
         if name in chosen and chosen[name].provider.archive:
             part = chosen[name]
-            yield Mirrored(
+            yield LinkedDeb(
                 wheel=Pinned(pin=name, value=part.pin, package=wheel),
                 package=catalog.fill(part.provider.apt[0], part.pin),
                 place=f"pins.{name}",
@@ -330,7 +330,7 @@ def _mirrored(selection: Selection) -> Iterator[Mirrored]:
         for asked in recipe.apt:
             package, _, version = asked.partition("=")
             if version and any(catalog.names_package(pattern, package) for pattern in patterns):
-                yield Mirrored(
+                yield LinkedDeb(
                     wheel=Pinned(pin=name, value=versions.upstream(version), package=wheel),
                     package=package,
                     place=f"apt: {package}",

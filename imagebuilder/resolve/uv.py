@@ -48,7 +48,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class SolveRequest:
     """The input of one solver run.
 
     Attributes:
@@ -94,7 +94,7 @@ class File:
     size: int
 
 
-def solve(question: Question, target: Target) -> Solution:
+def solve(query: SolveRequest, target: Target) -> Solution:
     """Find versions of wheels for the target.
 
     Raises:
@@ -105,16 +105,16 @@ def solve(question: Question, target: Target) -> Solution:
     with tempfile.TemporaryDirectory(prefix="imagebuilder-") as folder:
         output = Path(folder) / "solution.txt"
         options = ["--no-header", "--annotation-style", "line", "--output-file", str(output)]
-        for option, lines in (("--override", question.overrides), ("--constraint", question.constraints)):
+        for option, lines in (("--override", query.overrides), ("--constraint", query.constraints)):
             if lines:
                 file = Path(folder) / f"{option.strip('-')}.txt"
                 file.write_text("".join(f"{line}\n" for line in lines))
                 options += [option, str(file)]
-        if question.lowest:
+        if query.lowest:
             options += ["--resolution", "lowest-direct"]
-        if not question.dependencies:
+        if not query.dependencies:
             options.append("--no-deps")
-        _compile(question.requirements, options, target, Path(folder))
+        _compile(query.requirements, options, target, Path(folder))
         return _parse(output.read_text())
 
 

@@ -7,6 +7,7 @@
                              linux/amd64 `<name>--linux-arm64.json`
     indexes/<name>.json      the index of the images of that name for several platforms (`IndexRecord`)
     reports/<hex>.json       the smoke report of a manifest
+    licences/<hex>.json      what the copyright files in a layer say (`attest.licences`)
     scans/<hex>.json         results of the search for secrets in a layer (`leaks.image`)
     pushed/<hex>.json        which repository of a registry has a blob (`registry.sources`)
     sources/<hex>.json       the recipe and the lock of a manifest

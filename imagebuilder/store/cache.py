@@ -224,7 +224,7 @@ def _drop_records(store: Store) -> None:
     for path in sorted((store.root / "indexes").glob("*.json")):
         if not any(index.name == path.stem for index in _indexes(store.images(path.stem), store)):
             remove_tree(path)
-    kinds = ("reports", "scans", "sources")
+    kinds = ("licences", "reports", "scans", "sources")
     for path in sorted(path for kind in kinds for path in (store.root / kind).glob("*.json")):
         if not (store.root / "blobs" / "sha256" / path.stem).exists():
             remove_tree(path)

@@ -423,7 +423,7 @@ def _index(site: Site) -> HostFinding:
     from imagebuilder.resolve import uv as solver  # late: it loads uv
 
     verbs = ("lock", "build")
-    question = solver.Question(requirements=("pip",), dependencies=False)
+    question = solver.SolveRequest(requirements=("pip",), dependencies=False)
     target = solver.Target(python="3.13", glibc="2.36", architecture="amd64", site=site)
     try:
         solver.solve(question, target)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from imagebuilder.core import tarstream
 from imagebuilder.publish.attest import licences
 from imagebuilder.publish.attest.licences import UNKNOWN, of_copyright, of_metadata
 from imagebuilder.store import Store
@@ -94,6 +95,24 @@ def test_debs_are_read_from_the_image_through_links(tmp_path: Path) -> None:
         "((GPL-2.0-or-later OR Artistic-1.0-Perl) AND LicenseRef-debian-BSD-like) AND Zlib"
     )
     assert found["zlib1g"].own == (("LicenseRef-debian-BSD-like", "BSD-like"),)
+
+
+def test_a_layer_s_copyright_files_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "store")
+    image, source = put_proven(store)
+    _, plan = source.read()
+    found = licences.of_debs(image, store, plan.system_layers)
+    for path in (store.root / "licences").iterdir():
+        assert path.stem in {layer.record.digest.removeprefix("sha256:") for layer in image.layers}
+    with monkeypatch.context() as patch:
+        patch.setattr(tarstream, "open_layer", None)
+        assert licences.of_debs(image, store, plan.system_layers) == found
+    # What is damaged, or was read in another way, is read again.
+    first, second, *_ = sorted((store.root / "licences").iterdir())
+    first.write_text("{")
+    second.write_text(second.read_text().replace('"reading":1', '"reading":0'))
+    assert licences.of_debs(image, store, plan.system_layers) == found
+    assert '"reading":1' in second.read_text()
 
 
 def test_wheels_are_read_from_downloads_or_from_layers(tmp_path: Path) -> None:

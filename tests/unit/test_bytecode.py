@@ -508,7 +508,7 @@ def test_of_a_base_only_python_and_what_it_runs_on_is_read() -> None:
     for path in (*wanted, *others):
         folder = found.root
         for name in path.split("/"):
-            folder = folder.children.setdefault(name, tree.Node(inode=found.root.inode))
+            folder = folder.children.setdefault(name, tree.TreeNode(inode=found.root.inode))
     interpreter._keep(found.root, "")
     leaves = [path for path, node in found.walk() if not node.children]
     assert sorted(leaves) == sorted(wanted)

@@ -24,7 +24,7 @@ from tests.support.wheels import locked, make_wheel
 from tests.unit import samples
 
 IMAGE = samples.base_image()
-Find = Callable[..., pull.Image]
+Find = Callable[..., pull.PulledImage]
 
 
 def context(tmp_path: Path, lock: Lock) -> tuple[BuildContext, io.StringIO]:
@@ -35,9 +35,9 @@ def context(tmp_path: Path, lock: Lock) -> tuple[BuildContext, io.StringIO]:
     ), said
 
 
-def there(image: BaseImage) -> pull.Image:
+def there(image: BaseImage) -> pull.PulledImage:
     """What a registry has that is just what the lock says."""
-    return pull.Image(
+    return pull.PulledImage(
         digest=image.digest,
         index=image.index,
         layers=tuple(pull.Layer(**layer.model_dump()) for layer in image.layers),
@@ -78,10 +78,10 @@ def test_a_base_is_what_its_registry_has(
 def test_a_host_without_the_network_is_told_that_nobody_looked(
     tmp_path: Path, find: Callable[[Find], None]
 ) -> None:
-    def silent(*_: object) -> pull.Image:
+    def silent(*_: object) -> pull.PulledImage:
         raise RegistryError("gave no answer") from OSError("no route")
 
-    def unknown(*_: object) -> pull.Image:
+    def unknown(*_: object) -> pull.PulledImage:
         raise RegistryError("there is no such image")
 
     made, said = context(tmp_path, samples.lock(image=IMAGE))

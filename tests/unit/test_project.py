@@ -208,10 +208,10 @@ def test_a_link_that_leaves_by_way_of_another_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (b"a\nb", r"SRC/a\nb: has a control character or half a character in its path"),
-        (b"\xff", r"SRC/\udcff: has a control character or half a character in its path"),
+        (b"a\nb", r"SRC/a\nb: has a control character or half a surrogate pair in its path"),
+        (b"\xff", r"SRC/\udcff: has a control character or half a surrogate pair in its path"),
         (b"a\\b", "SRC/a\\b: has a backslash in its path"),
-        (b".wh.a", "SRC/.wh.a: would delete files: `.wh.` says that in a layer"),
+        (b".wh.a", "SRC/.wh.a: would delete files: `.wh.` begins a whiteout"),
     ],
 )
 def test_a_name_that_no_layer_has_is_refused(folder: Path, name: bytes, message: str) -> None:

@@ -12,7 +12,7 @@ import requests
 from imagebuilder.core import documents
 from imagebuilder.errors import RegistryError
 from imagebuilder.registry import Client, Options, artefacts, parse, reader
-from imagebuilder.registry.artefacts import Artefact, Part
+from imagebuilder.registry.artefacts import Artefact, ArtefactBlob
 from imagebuilder.registry.credentials import ANONYMOUS
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST, Descriptor
 from tests.support.fake_registry import FakeRegistry, Handler, serve
@@ -42,7 +42,7 @@ def artefact(data: bytes = b"{}", kind: str = "application/x.test") -> Artefact:
     return Artefact(
         artifact_type=kind,
         subject=SUBJECT,
-        parts=(Part(media_type=kind, data=data, annotations={"title": "a"}),),
+        parts=(ArtefactBlob(media_type=kind, data=data, annotations={"title": "a"}),),
         annotations={"about": "tests"},
     )
 

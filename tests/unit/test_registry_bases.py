@@ -179,12 +179,12 @@ def test_what_torch_loads_comes_from_wheels_and_the_rest_from_the_base() -> None
         "nvidia-nccl-cu12",
         "nvidia-cuda-runtime-cu12",
     }
-    assert loaded_by_torch.mirrored == ()
+    assert loaded_by_torch.linked == ()
     chosen = request(
         select(samples.recipe(base=IMAGE, pins={**pins, "torch": "2.10.0"}, providers={"nccl": "apt"}))
     )
-    (mirrored,) = chosen.mirrored
-    assert (mirrored.wheel.package, mirrored.package, mirrored.place) == (
+    (linked,) = chosen.linked
+    assert (linked.wheel.package, linked.package, linked.place) == (
         "nvidia-nccl-cu12",
         "libnccl2",
         "pins.nccl",

@@ -150,7 +150,7 @@ def write_base(below: Sequence[BaseLayer], title: str, store: Store, place: Path
             pass
 
 
-def _keep(folder: tree.Node, path: str) -> None:
+def _keep(folder: tree.TreeNode, path: str) -> None:
     for name, node in list(folder.children.items()):
         inside = f"{path}/{name}" if path else name
         _keep(node, inside)

@@ -165,7 +165,7 @@ def parse_package(control: str) -> Package:
 def _groups(relations: str) -> tuple[tuple[str, ...], ...]:
     """Parse `a (>= 1), b:any | c` into names, without versions, which apt checked when it solved."""
     return tuple(
-        tuple(found[0] for word in group.split("|") if (found := _NAME.match(word.strip())))
+        tuple(match[0] for word in group.split("|") if (match := _NAME.match(word.strip())))
         for group in relations.split(",")
         if group.strip()
     )

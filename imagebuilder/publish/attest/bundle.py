@@ -13,7 +13,7 @@ from imagebuilder.plan import Project
 from imagebuilder.publish import proof
 from imagebuilder.publish.attest import licences, provenance, sbom
 from imagebuilder.publish.attest.provenance import LOCK, RECIPE, Origin
-from imagebuilder.registry.artefacts import Artefact, Part
+from imagebuilder.registry.artefacts import Artefact, ArtefactBlob
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST, Descriptor
 from imagebuilder.store import ImageRecord, IndexRecord, Store
 from imagebuilder.workflow import labels
@@ -75,7 +75,9 @@ class ImageDocument:
             artifact_type=self.kind.artifact_type,
             subject=subject,
             parts=tuple(
-                Part(media_type=media_type, data=self.files[name], annotations={label_names.TITLE: name})
+                ArtefactBlob(
+                    media_type=media_type, data=self.files[name], annotations={label_names.TITLE: name}
+                )
                 for name, media_type in self.kind.files
             ),
             annotations=dict(self.kind.annotations),

@@ -82,7 +82,9 @@ def attest(client: Client, digest: str, statement: bytes, key: EllipticCurvePriv
         return False
     # cosign 2 requires the signature annotation here too; it is empty, as the signature is in the envelope.
     annotations = {signature.ANNOTATION: "", "predicateType": PREDICATE}
-    part = artefacts.Part(media_type=ENVELOPE_TYPE, data=seal(statement, key), annotations=annotations)
+    part = artefacts.ArtefactBlob(
+        media_type=ENVELOPE_TYPE, data=seal(statement, key), annotations=annotations
+    )
     signature.add(client, tag_of(digest), part)
     return True
 

@@ -19,11 +19,13 @@ from typing import BinaryIO
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from imagebuilder.core import tarstream
 from imagebuilder.errors import StoreError
 from imagebuilder.lock.model import Lock, Wheel
-from imagebuilder.store import ImageRecord, Store
+from imagebuilder.store import ImageRecord, Store, explained
 
 _DOC = re.compile(r"(?:\./)?usr/share/doc/([a-z0-9][a-z0-9+.-]+)(/copyright)?")
 _METADATA = re.compile(r"(?:.*/)?([^/]+)-[^/-]+\.dist-info/METADATA")
@@ -33,6 +35,8 @@ _LIMIT = 16_000_000
 _LONGEST_NAME = 100
 _REFERENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 _MOST_LICENCES = 200
+# Counted up with every change of what is read from a copyright file.
+_READING = 1
 
 # Debian's short names that SPDX spells differently; a rule handles the versions of the GPL family.
 _DEBIAN_NAMES = {
@@ -83,6 +87,25 @@ class Licence:
 UNKNOWN = Licence()
 
 
+@checked_dataclass(frozen=True, kw_only=True)
+class _LayerLicences:
+    """What a layer's copyright files say, as `<store>/licences/<hex>.json` keeps it.
+
+    Attributes:
+        reading: which way of reading them gave it.
+        licences: by the package's name.
+        links: packages whose copyright file is another package's.
+
+    """
+
+    reading: int
+    licences: dict[str, Licence]
+    links: dict[str, str]
+
+
+_KEPT = TypeAdapter(_LayerLicences)
+
+
 def of_debs(image: ImageRecord, store: Store, count: int) -> Mapping[str, Licence]:
     """Read the copyright files in an image: licence by package name, without unclear ones.
 
@@ -95,25 +118,45 @@ def of_debs(image: ImageRecord, store: Store, count: int) -> Mapping[str, Licenc
         StoreError: a layer cannot be read.
 
     """
-    texts: dict[str, str] = {}
+    licences: dict[str, Licence] = {}
     links: dict[str, str] = {}
-    members = (found for layer in image.layers[:count] for found in _members(store, layer.record.digest))
-    for member, content in members:
-        found = _DOC.fullmatch(member.path)
-        if not found:
-            continue
-        if found[2] and member.is_file and member.size <= _LIMIT:
-            texts[found[1]] = content.read().decode(errors="replace")
-        elif member.is_symlink:
-            # The folder or the file may be a link to that of another package of the same source.
-            links[found[1]] = member.link.removesuffix("/copyright").rpartition("/")[2]
-    licences = {name: of_copyright(text) for name, text in texts.items()}
+    for layer in image.layers[:count]:
+        found = _of_layer(store, layer.record.digest)
+        licences |= found.licences
+        links |= found.links
     for name in links:
         target = name
         for _ in range(8):
             target = links.get(target, target)
         licences.setdefault(name, licences.get(target, UNKNOWN))
     return {name: licence for name, licence in licences.items() if licence.expression}
+
+
+def _of_layer(store: Store, digest: str) -> _LayerLicences:
+    """Read the copyright files of a layer, or what the store has kept of them."""
+    path = store.root / "licences" / f"{store.blob(digest).name}.json"
+    try:
+        kept = _KEPT.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        kept = None
+    if kept is not None and kept.reading == _READING:
+        return kept
+    made = _LayerLicences(reading=_READING, licences={}, links={})
+    for member, content in _members(store, digest):
+        found = _DOC.fullmatch(member.path)
+        if not found:
+            continue
+        if found[2] and member.is_file and member.size <= _LIMIT:
+            made.licences[found[1]] = of_copyright(content.read().decode(errors="replace"))
+        elif member.is_symlink:
+            # The folder, or the file in it, may be a link to those of a package of the same source.
+            made.links[found[1]] = member.link.removesuffix("/copyright").rpartition("/")[2]
+    with store.work() as folder, explained(path):
+        draft = folder / path.name
+        draft.write_bytes(_KEPT.dump_json(made))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.rename(path)
+    return made
 
 
 def of_wheels(image: ImageRecord, lock: Lock, store: Store) -> Mapping[str, Licence]:
@@ -269,7 +312,7 @@ def _from_layers(image: ImageRecord, wheels: Iterable[Wheel], store: Store) -> d
     return found
 
 
-def _members(store: Store, digest: str) -> Iterator[tuple[tarstream.Entry, BinaryIO]]:
+def _members(store: Store, digest: str) -> Iterator[tuple[tarstream.TarEntry, BinaryIO]]:
     path = store.blob(digest)
     try:
         with tarstream.open_layer(path) as stream:

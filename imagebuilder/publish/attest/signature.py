@@ -73,12 +73,12 @@ def sign(client: Client, digest: str, key: EllipticCurvePrivateKey) -> bool:
     add(
         client,
         tag_of(digest),
-        artefacts.Part(media_type=PAYLOAD_TYPE, data=data, annotations={ANNOTATION: made}),
+        artefacts.ArtefactBlob(media_type=PAYLOAD_TYPE, data=data, annotations={ANNOTATION: made}),
     )
     return True
 
 
-def add(client: Client, tag: str, part: artefacts.Part) -> None:
+def add(client: Client, tag: str, part: artefacts.ArtefactBlob) -> None:
     """Add a document under a tag as cosign does: as another layer of an image manifest.
 
     Raises:
@@ -87,7 +87,7 @@ def add(client: Client, tag: str, part: artefacts.Part) -> None:
     """
     known = layers(client, tag)
     rows = [*(layer.model_dump(by_alias=True, exclude_defaults=True) for layer in known), part.descriptor]
-    config = artefacts.Part(media_type=_CONFIG_TYPE, data=_config(rows))
+    config = artefacts.ArtefactBlob(media_type=_CONFIG_TYPE, data=_config(rows))
     for blob in (config.data, part.data):
         artefacts.put_blob(client, blob)
     manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config.descriptor, "layers": rows}

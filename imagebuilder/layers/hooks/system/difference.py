@@ -40,8 +40,8 @@ def main() -> None:
     there = dict(walk())
     changed = [
         path
-        for path, found in there.items()
-        if not passing(path, found) and differs(path, found, before.get(path), mark)
+        for path, status in there.items()
+        if not passing(path, status) and differs(path, status, before.get(path), mark)
     ]
     # A whiteout removes everything below its path, so only the topmost removed paths need one.
     gone = [
@@ -74,35 +74,35 @@ def walk() -> Iterator[tuple[str, os.stat_result]]:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if path in _MOUNTED:
                     continue
-                found = entry.stat(follow_symlinks=False)
-                yield path, found
-                if stat.S_ISDIR(found.st_mode):
+                status = entry.stat(follow_symlinks=False)
+                yield path, status
+                if stat.S_ISDIR(status.st_mode):
                     stack.append(path)
 
 
-def passing(path: str, found: os.stat_result | None) -> bool:
+def passing(path: str, status: os.stat_result | None) -> bool:
     """Return whether a path is never a part of the layer: temporary, or neither file, folder nor link."""
     if _PASSING.fullmatch(path):
         return True
-    if found is None:
+    if status is None:
         return _LOGS.fullmatch(path) is not None
-    kind = stat.S_IFMT(found.st_mode)
+    kind = stat.S_IFMT(status.st_mode)
     return kind not in _KINDS or (kind == stat.S_IFREG and _LOGS.fullmatch(path) is not None)
 
 
-def differs(path: str, found: os.stat_result, facts: Facts | None, mark: int) -> bool:
+def differs(path: str, status: os.stat_result, facts: Facts | None, mark: int) -> bool:
     """Return whether a path differs from the base, without comparing times."""
     if facts is None:
         return True
     kind, mode, uid, gid, size, link, sha256 = facts
-    same = _KINDS[stat.S_IFMT(found.st_mode)] == kind and (found.st_uid, found.st_gid) == (uid, gid)
+    same = _KINDS[stat.S_IFMT(status.st_mode)] == kind and (status.st_uid, status.st_gid) == (uid, gid)
     if not same or kind == "link":
         return not same or os.readlink(f"/{path}") != link
-    if stat.S_IMODE(found.st_mode) != mode:
+    if stat.S_IMODE(status.st_mode) != mode:
         return True
-    if kind == "dir" or found.st_ctime_ns <= mark:
+    if kind == "dir" or status.st_ctime_ns <= mark:
         return False
-    return found.st_size != size or content(path) != sha256
+    return status.st_size != size or content(path) != sha256
 
 
 def content(path: str) -> str:
