@@ -123,7 +123,7 @@ def _make_lock(selection: Selection, site: Site, step: _LockStep) -> Lock:
     project: ProjectBuild | None = None
     if wheels or not problems:
         try:
-            project = _project(wanted, site, question, base.system.packages if base else debs)
+            project = _project(wanted, site, step, base.system.packages if base else debs)
             problems += _own_name(wanted, (*wheels, *(project.wheels if project else ())))
         except ConflictError as error:
             problems.extend(error.problems)
@@ -166,22 +166,29 @@ def _twice(wanted: Request, builds: tuple[Build, ...], wheels: tuple[Wheel, ...]
 
 
 def _project(
-    wanted: Request, site: Site, question: _Question, installed: Sequence[Deb | Installed]
+    wanted: Request, site: Site, step: _LockStep, installed: Sequence[Deb | Installed]
 ) -> ProjectBuild | None:
     """Resolve what the user's project is built with, by itself: none of it is in the image."""
     asked = wanted.project
     if asked is None:
         return None
-    previous = question.previous
+    previous = step.previous
     kept = previous.project.wheels if previous and previous.project else ()
     if previous is None or previous.python != wanted.python:
         kept = ()
     alone = replace(
-        wanted, wheel_pins=(), requirements=asked.requires, pip=(), owners=(), overrides=(), linked=()
+        wanted,
+        wheel_pins=(),
+        requirements=asked.requires,
+        pip=(),
+        owners=(),
+        overrides=(),
+        linked=(),
+        files=(),
     )
     try:
         wheels, _ = python.resolve_wheels(
-            alone, debian.glibc(installed), site, keep=kept, upgrade=question.upgrade
+            alone, debian.glibc(installed), site, keep=kept, upgrade=step.upgrade
         )
     except ConflictError as error:
         listed = ", ".join(asked.requires)
