@@ -1,13 +1,13 @@
-"""The gates before a push: what must hold of an image, and what is written down where somebody waives it.
+"""The gates before a push: what an image must fulfil, and a record of every gate that is waived.
 
-    recipe       the image is what its recipe and lock say now     --out-of-step
-    smoke-test   a smoke test of exactly these bytes passed        --untested
-    secrets      no secret is in any layer, in the config, or      `not_secret:` in the recipe, file by file
-                 in what is attached
-    baked-keys   no ssh key is either                              --allow-baked-keys
-    signature    what is joined under a signature has one itself   --unsigned-parts
+    recipe       the image matches its current recipe and lock      --out-of-step
+    smoke-test   a smoke test of exactly these bytes passed         --untested
+    secrets      no secret is in a layer, the config, or an         `not_secret:` in the recipe, file by file
+                 attached document
+    baked-keys   no ssh key is in a layer                           --allow-baked-keys
+    signature    images joined by a signed index are signed         --unsigned-parts
 
-A gate that is waived is tried all the same: only what it would have refused makes a `Waiver`.
+A waived gate is still checked: there is a `Waiver` only if it would have refused the image.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ FLAGS = {
     "baked-keys": "--allow-baked-keys",
     "signature": "--unsigned-parts",
 }
-# Where ssh looks for keys: those of users, and those that a host proves itself with.
+# Where ssh looks for keys: user keys and host keys.
 _SSH = re.compile(r"(?:^|/)(?:\.ssh/[^/]+|etc/ssh/ssh_host_[a-z0-9]+_key|etc/imagebuilder/keys/[^/]+)$")
 _KEY_RULES = frozenset({"private-key", "putty-private-key"})
 _SHOWN = 20
-_TAKE_OUT = "take it out and build again; a file that a later layer deletes is still there"
+_TAKE_OUT = "remove it and build again; a file that a later layer deletes is still in the image"
 
 Placed = tuple[str, SecretFinding]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiver:
-    """A gate that said no, and was waived.
+    """A gate that refused the image, and was waived.
 
     Attributes:
         gate: its name.
         flag: the option that waived it, or `not_secret` for a file that the recipe names.
-        reason: what the gate said, in one line; no secret.
+        reason: of the gate, in one line, without the secret.
 
     """
 
@@ -54,12 +54,12 @@ class Waiver:
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """Findings, less those in files that the recipe names.
+    """Findings, without those in files that the recipe has reviewed.
 
     Attributes:
-        findings: that are left, each with the title of its layer.
-        waivers: one for each file that was left out.
-        unused: what the recipe names, and no finding is in.
+        findings: the remaining ones, each with the title of its layer.
+        waivers: one for each reviewed file with a finding.
+        unused: reviewed files without a finding.
 
     """
 
@@ -70,7 +70,7 @@ class Review:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """A name, and what raises an error where the image may not pass."""
+    """A name, and a function that raises an error if the image must not be pushed."""
 
     name: str
     check: Callable[[], object]
@@ -80,14 +80,14 @@ def pass_all(gates: Sequence[Gate], waived: Collection[str]) -> tuple[Waiver, ..
     """Try every gate.
 
     Args:
-        gates: in the order in which their findings are told.
-        waived: names of those that may say no.
+        gates: in the order in which to report their findings.
+        waived: names of the gates that may refuse.
 
     Returns:
-        what was waived.
+        The waived refusals.
 
     Raises:
-        ImagebuilderError: the one gate's own error; a GateError with all findings where several say no.
+        ImagebuilderError: the error of the gate that refused; a GateError with all findings if several did.
 
     """
     waivers: list[Waiver] = []
@@ -110,14 +110,14 @@ def pass_all(gates: Sequence[Gate], waived: Collection[str]) -> tuple[Waiver, ..
 
 
 def require_no_secrets(findings: Sequence[Placed]) -> None:
-    """Refuse an image in which something secret was found, but for ssh keys.
+    """Refuse an image with a secret. ssh keys have their own gate.
 
     Args:
-        findings: with the title of the layer that each is in.
+        findings: each with the title of its layer.
 
     Raises:
-        GateError: each finding with its layer and path, and never the secret itself; and what a recipe has to
-            say where it is not secret.
+        GateError: lists each finding with layer and path, without the secret itself, and the entry for the
+            recipe if it is a false positive.
 
     """
     refused = [item for item in findings if not is_baked_key(item[1])]
@@ -127,14 +127,14 @@ def require_no_secrets(findings: Sequence[Placed]) -> None:
     files = {(finding.path, finding.file): None for _, finding in refused[:_SHOWN]}
     problems.append(
         Problem(
-            message="if it is not secret, say so in the recipe, with the reason:\n" + _pasted(list(files))
+            message="if it is not a secret, add this to the recipe, with the reason:\n" + _pasted(list(files))
         )
     )
     raise GateError.of(problems)
 
 
 def review(findings: Sequence[Placed], reviewed: Sequence[NotSecret]) -> Review:
-    """Leave out the findings in files that a recipe names, by path and content."""
+    """Leave out findings in files that the recipe has reviewed, by path and sha256."""
     known = {(item.path, item.sha256): item for item in reviewed}
     used = {key: known[key] for _, finding in findings if (key := (finding.path, finding.file)) in known}
     return Review(
@@ -150,16 +150,16 @@ def review(findings: Sequence[Placed], reviewed: Sequence[NotSecret]) -> Review:
 
 
 def _pasted(files: Sequence[tuple[str, str]]) -> str:
-    """Write the YAML that names files in a recipe; their reasons are for a person to write."""
+    """Return the YAML entries for a recipe; a person fills in the reasons."""
     rows = [f'  - path: {json.dumps(path)}\n    sha256: "{digest}"\n    reason: ""' for path, digest in files]
     return "\n".join(["not_secret:", *rows])
 
 
 def require_no_baked_keys(findings: Sequence[Placed]) -> None:
-    """Refuse an image with ssh keys in it: they are everybody's who can pull it.
+    """Refuse an image with ssh keys: everybody who can pull it gets them.
 
     Raises:
-        GateError: each key with its layer and path.
+        GateError: lists each key with its layer and path.
 
     """
     found = [item for item in findings if is_baked_key(item[1])]
@@ -169,7 +169,7 @@ def require_no_baked_keys(findings: Sequence[Placed]) -> None:
 
 
 def is_baked_key(finding: SecretFinding) -> bool:
-    """Tell whether a finding is a key where ssh looks for it."""
+    """Return True if a finding is a key in a place where ssh looks for keys."""
     return finding.rule in _KEY_RULES and bool(_SSH.search(finding.path))
 
 

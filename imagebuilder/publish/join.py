@@ -1,7 +1,7 @@
-"""Joining published images of several platforms, built on hosts of their own, under one name.
+"""Join published images of several platforms, which were built on different hosts, into one image index.
 
-What is asked of them is what a push of all at once asks: that they are made from one recipe and one lock, and
-that each was proven. Where the index is signed, each of them has to be signed too.
+The conditions are those of a push of all platforms at once: the images are made from one recipe and lock, and
+each passed its smoke test. If the index is signed, each image must be signed too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRequest:
-    """What a user asks for.
+    """The arguments of a join.
 
     Attributes:
         images: names of images of one repository, with a tag or a digest.
@@ -44,9 +44,9 @@ class JoinRequest:
         move: let a tag that points to another image stand for the index.
         waived: gates that may refuse: `recipe`, `smoke-test`.
         sign_key: to sign the index with; None for no signature.
-        key: that must have signed each image; None for that of `sign_key`.
+        key: the key that must have signed each image; None for that of `sign_key`.
         unsigned_parts: platforms whose image needs no signature.
-        plain_http: speak plain HTTP with a registry that does not speak TLS.
+        plain_http: use plain HTTP with a registry that does not speak TLS.
 
     """
 
@@ -62,14 +62,14 @@ class JoinRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """An index that was pushed.
+    """A pushed index.
 
     Attributes:
         reference: the index by digest.
-        joint: what it joins, and what was waived.
-        tags: that now stand for it.
-        moved: those that stood for another image before, and its digest.
-        signed: how many signatures were made.
+        joint: the images that it joins, and the waivers.
+        tags: that now point to it.
+        moved: tags that pointed to another image before, and its digest.
+        signed: number of new signatures.
 
     """
 
@@ -82,14 +82,14 @@ class Joined:
 
 @dataclass(frozen=True, kw_only=True)
 class Joint:
-    """An index that is ready to be pushed.
+    """An index that is ready to push.
 
     Attributes:
         index: its bytes.
         images: platform and digest of each image.
-        tags: to push it under, as the recipe says; empty where no recipe was found.
-        own: those of them that say nothing but what is inside.
-        waivers: what was let pass.
+        tags: those of the recipe; empty if no recipe was found.
+        own: the tags that are made from the content alone, such as the lock's checksum.
+        waivers: refusals that were waived.
 
     """
 
@@ -110,7 +110,7 @@ def join(request: JoinRequest, site: Site) -> Joined:
 
     Raises:
         InputError: the images or an argument are wrong.
-        GateError: they may not be joined, or a tag may not be moved.
+        GateError: a gate refuses the images, or a tag must not be moved.
         RegistryError: the registry refused, broke or cannot be reached.
 
     """
@@ -118,9 +118,9 @@ def join(request: JoinRequest, site: Site) -> Joined:
     key = request.key or (request.sign_key.public_key() if request.sign_key else None)
     if request.unsigned_parts and key is None:
         raise InputError(
-            "--unsigned-parts says nothing without a key",
+            "--unsigned-parts has no effect without a key",
             where="imagebuilder join",
-            hint="signatures are asked for with --sign-key or --key",
+            hint="--sign-key or --key requires signatures",
         )
     options = options_for(site, repository.host, plain_http=request.plain_http)
     images = [published.read(published.open_image(image, options), key) for image in request.images]
@@ -152,12 +152,12 @@ def joint(
 
     Args:
         images: of one repository, each for another platform; read with the key that must have signed them.
-        waived: gates that may say no: `recipe`, `smoke-test`.
-        unsigned: platforms whose image needs no signature of the key; None where there is no key.
+        waived: gates that may refuse: `recipe`, `smoke-test`.
+        unsigned: platforms whose image needs no signature with the key; None without a key.
 
     Raises:
         InputError: they are not images of different platforms.
-        GateError: they are not of one recipe and lock, or one was not proven or not signed.
+        GateError: they are not made from one recipe and lock, or one was not tested or not signed.
 
     """
     _require_distinct(images)
@@ -190,30 +190,30 @@ def joint(
 
 
 def _repository(images: Sequence[str]) -> Reference:
-    """Read the repository that images are in, which has to be the same for all."""
+    """Return the repository of the images, which must be the same for all."""
     references = [parse(image) for image in images]
     names = {reference.name for reference in references}
     if len(names) > 1:
         raise InputError(
             f"they are in different repositories: {', '.join(sorted(names))}",
             where="imagebuilder join",
-            hint="push them to the same one: an index names images beside it",
+            hint="push them to one repository: an index can only name images beside it",
         )
     return references[0]
 
 
 def _tags(request: JoinRequest, recipe: str, made: Joint, repository: Reference) -> upload.Tags:
-    """Choose the tags of the index: those that were asked for, or the recipe's."""
+    """Choose the tags of the index: the requested ones, or the recipe's."""
     version = made.own[0]
     names = request.tags or in_repository(made.tags, version, recipe, repository.path)
     if not names:
-        raise InputError("no tag is given", where="imagebuilder join", hint="say --tag")
+        raise InputError("no tag is given", where="imagebuilder join", hint="give --tag")
     own = in_repository(made.own, version, recipe, repository.path)
     return upload.Tags(names=names, recipe=recipe, own=own, move=request.move)
 
 
 def _require_signatures(images: Sequence[Published], unsigned: Collection[str]) -> tuple[Waiver, ...]:
-    """Refuse to vouch for an image that nobody vouches for: whoever may push could supply one of them."""
+    """Refuse to sign an index with an unsigned image, because anybody who may push could have supplied it."""
     gates = {
         image.platform: Gate(name="signature", check=partial(_require_signature, image)) for image in images
     }
@@ -235,7 +235,7 @@ def _require_signature(image: Published) -> None:
 
 
 def _signed_part(image: Published) -> Published:
-    """Of a signed image only the signed documents count: whoever may push may attach others."""
+    """Ignore unsigned documents of a signed image, because anybody who may push can attach them."""
     if not image.signed:
         return image
     return replace(image, attachments=tuple(item for item in image.attachments if item.signed))
@@ -246,7 +246,7 @@ def _require_distinct(images: Sequence[Published]) -> None:
         raise InputError(
             "one image needs no index",
             where="imagebuilder join",
-            hint="name the images of two platforms at least",
+            hint="name images of at least two platforms",
         )
     seen: dict[str, Published] = {}
     for image in images:
@@ -260,7 +260,7 @@ def _require_distinct(images: Sequence[Published]) -> None:
 
 
 def _source(image: Published) -> RecipeSource | None:
-    """Find the recipe and the lock that are attached to an image, and are what its labels say."""
+    """Return the attached recipe and lock that match an image's labels."""
     for found in image.attachments:
         if found.kind != SOURCE:
             continue
@@ -281,9 +281,9 @@ def _require_one_source(images: Sequence[Published], sources: Sequence[RecipeSou
         raise GateError.of(
             [
                 Problem(
-                    message="no recipe and lock are attached that it was made from",
+                    message="the recipe and lock that it was made from are not attached",
                     where=str(image.reference),
-                    hint="push it with imagebuilder and without --no-attach (or --out-of-step)",
+                    hint="push it with imagebuilder, without --no-attach (or join with --out-of-step)",
                 )
                 for image in lacking
             ]

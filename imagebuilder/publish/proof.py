@@ -1,7 +1,7 @@
-"""Whether a smoke report proves an image: decided here, for every gate, every check and every verb.
+"""Decide whether a smoke report proves an image, for every gate, check and verb.
 
-What a report is worth by itself (which checks have to pass) is `imagebuilder.smoke.verdict`'s to say; that it
-is about this very image is added here.
+`imagebuilder.smoke.verdict` decides whether a report is a proof (which checks must pass). This module also
+checks that it is about this image.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from imagebuilder.store import ImageRecord, Store
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What a report says of one image.
+    """A report, judged for one image.
 
     Attributes:
         data: the report's bytes.
         is_about_image: whether it names the image's digest.
-        shortcoming: why it proves no image, whichever it is about; empty where it proves its own.
-        summary: in a line, `8 of 12 checks passed on 2 nodes, mode cpu`.
+        shortcoming: why it is not a proof, for any image; empty if it is.
+        summary: one line, `8 of 12 checks passed on 2 nodes, mode cpu`.
 
     """
 
@@ -39,7 +39,7 @@ class Proof:
 
 
 def judge(data: bytes, digest: str) -> Proof:
-    """Judge a report by what it says of the image with a digest.
+    """Judge a report for the image with this digest.
 
     Raises:
         ValueError: the bytes are not a report.
@@ -52,7 +52,7 @@ def in_store(image: ImageRecord, store: Store) -> Proof:
     """Judge the store's report on an image.
 
     Raises:
-        OSError: it cannot be read; FileNotFoundError where the image was not tested.
+        OSError: it cannot be read; FileNotFoundError if the image was not tested.
         ValueError: it is not a report.
 
     """
@@ -60,8 +60,8 @@ def in_store(image: ImageRecord, store: Store) -> Proof:
 
 
 def shortcoming(reports: Iterable[bytes], digest: str) -> str:
-    """Say why none of the reports attached to an image proves it; empty where one of them does."""
-    reason = "no report of a smoke test is attached"
+    """Return why none of the reports attached to an image proves it; empty if one does."""
+    reason = "no smoke-test report is attached"
     for data in reports:
         try:
             proof = judge(data, digest)
@@ -79,10 +79,10 @@ def shortcoming(reports: Iterable[bytes], digest: str) -> str:
 
 
 def require(image: ImageRecord, store: Store) -> None:
-    """Let pass only an image of the store whose smoke test passed.
+    """Refuse an image of the store whose smoke test did not pass.
 
     Raises:
-        GateError: there is no report for the image's digest, it is about another one, or it is not a proof.
+        GateError: there is no report for the image's digest, or it is not a proof.
 
     """
     path = store.report(image.manifest)
@@ -92,7 +92,7 @@ def require(image: ImageRecord, store: Store) -> None:
         proof = in_store(image, store)
     except FileNotFoundError:
         raise GateError(
-            f"{image.name} was not proven: there is no smoke test of {image.manifest}",
+            f"{image.name} was not tested: there is no smoke test of {image.manifest}",
             where=str(path),
             hint=f"{hint} (or push with --untested)",
         ) from None
@@ -108,7 +108,7 @@ def require(image: ImageRecord, store: Store) -> None:
         raise GateError("the report is about another image", where=str(path), hint=hint)
     if proof.shortcoming:
         raise GateError(
-            f"{image.name} is not proven: {proof.shortcoming}", where=str(path), hint=f"mend it, then {hint}"
+            f"{image.name} did not pass: {proof.shortcoming}", where=str(path), hint=f"fix it, then {hint}"
         )
 
 

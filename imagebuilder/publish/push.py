@@ -1,4 +1,4 @@
-"""A push: which images, under which tags, past which gates, with which documents; and the push itself."""
+"""Push images: choose them and their tags, check the gates, make the documents, and send everything."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PushRequest:
-    """What a user asks for.
+    """The arguments of a push.
 
     Attributes:
         target: a recipe's path, or an image's name.
@@ -62,13 +62,13 @@ class PushRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Images that the store has, before any gate.
+    """Images in the store that are to be pushed, before any gate.
 
     Attributes:
-        request: that they were found for.
+        request: the arguments of the push.
         last: the images.
-        tags: to push them under, as the recipe says.
-        own: those of them that say nothing but what is inside.
+        tags: those of the recipe.
+        own: the tags that are made from the content alone, such as the lock's checksum.
         waived: gates that may refuse, for each platform.
 
     """
@@ -82,14 +82,14 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class PushContext:
-    """What a push works with.
+    """The surroundings of a push.
 
     Attributes:
-        store: that has the images.
+        store: has the images.
         site: the site's settings.
         key: to sign with; None for no signatures.
-        progress: told what is being done.
-        warn: told what does not stop the push.
+        progress: shows what is being done.
+        warn: shows warnings that do not stop the push.
 
     """
 
@@ -102,13 +102,13 @@ class PushContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Pushed:
-    """What a push did.
+    """The result of a push.
 
     Attributes:
         result: of the transfer.
-        images: that were pushed, sorted by platform.
+        images: the pushed images, sorted by platform.
         is_index: whether an index that joins them was pushed too.
-        attached: to each image, and last to the index.
+        attached: documents and signatures of each image, and last those of the index.
         waivers: of all platforms.
 
     """
@@ -121,12 +121,12 @@ class Pushed:
 
     @property
     def signed(self) -> int:
-        """How many signatures were made."""
+        """The number of new signatures."""
         return sum(item.signed for item in self.attached)
 
 
 def prepare(request: PushRequest, store: Store) -> Candidate:
-    """Find what to push, and the tags to push it under.
+    """Find the images to push, and their tags.
 
     Raises:
         InputError: there is no such image, or an argument is wrong.
@@ -147,7 +147,7 @@ def prepare(request: PushRequest, store: Store) -> Candidate:
 
 
 def push(candidate: Candidate, context: PushContext) -> Pushed:
-    """Push images that pass every gate, with their documents and signatures; the tags come last.
+    """Check the gates, then push the images with their documents and signatures, and the tags last.
 
     Raises:
         ImagebuilderError: a gate refused, see `pass_gates`; or a document holds a secret.
@@ -197,10 +197,10 @@ def pass_gates(
     """Try every gate for every platform.
 
     Returns:
-        what was waived on each platform: to be told, and recorded in the provenance.
+        The waivers of each platform, to show them and record them in the provenance.
 
     Raises:
-        ImagebuilderError: the one gate's own error; a GateError with all findings where several refuse.
+        ImagebuilderError: the error of the gate that refused; a GateError with all findings if several did.
 
     """
     passed: dict[str, tuple[Waiver, ...]] = {}
@@ -233,7 +233,7 @@ def pass_gates(
 
 
 def reviewed_files(target: str, last: Last, store: Store) -> tuple[NotSecret, ...]:
-    """Read which files hold nothing secret: from the recipe as it is now, or as it was when it was built."""
+    """Return the files that the recipe has reviewed; for an image's name, of the recipe as it was built."""
     if named(target).is_recipe:
         return recipes.load(Path(target), catalog.names()).not_secret
     image = last.images[0]
@@ -246,10 +246,10 @@ def search_documents(
     store: Store,
     site: Site,
 ) -> None:
-    """Search what goes with the images, as the images themselves were searched.
+    """Search the documents of images for secrets, like the images themselves.
 
     Raises:
-        GateError: something secret was found.
+        GateError: a secret was found.
 
     """
     files = {name: data for made in documents.values() for one in made for name, data in one.files.items()}
@@ -259,7 +259,7 @@ def search_documents(
 
 
 def _waived(request: PushRequest, last: Last) -> Mapping[str, tuple[str, ...]]:
-    """Name the gates that may refuse on each platform."""
+    """Return the waived gates of each platform."""
     for name in request.untested_on:
         require_platform(name, last.platforms, "--untested-on")
     everywhere = tuple(sorted(request.waived))
@@ -270,13 +270,13 @@ def _waived(request: PushRequest, last: Last) -> Mapping[str, tuple[str, ...]]:
 
 
 def _tags(last: Last, store: Store, repository: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Name the tags to push under, and those of them that say nothing but what is inside."""
+    """Return the tags, and those of them that are made from the content alone."""
     whole = last.whole
     version = labels(last.images[0], store).get(label_names.VERSION, "")
     own = in_repository((version, whole.lock[:12]), version, whole.name, repository)
     given = in_repository(whole.tags, version, whole.name, repository)
     if last.is_part:
-        # The plain tags are for all platforms together.
+        # Tags without a platform are for the index of all platforms.
         (platform,) = last.platforms
         return tuple(of_platform(tag, platform) for tag in given), tuple(
             of_platform(tag, platform) for tag in own
@@ -285,7 +285,7 @@ def _tags(last: Last, store: Store, repository: str) -> tuple[tuple[str, ...], t
 
 
 def _findings(image: ImageRecord, context: PushContext) -> tuple[Placed, ...]:
-    """Search an image for secrets; warn of what could not be searched."""
+    """Search an image for secrets; warn of files that could not be searched."""
     live = context.progress
     marks = leaks.marks(context.site, Path.home(), context.store.root)
     size = sum(layer.record.size for layer in image.layers)
@@ -301,7 +301,7 @@ def _findings(image: ImageRecord, context: PushContext) -> tuple[Placed, ...]:
 
 
 def _gates(target: str, image: ImageRecord, store: Store, findings: Sequence[Placed]) -> tuple[Gate, ...]:
-    """List what has to hold of an image in which something was found."""
+    """Return the gates of an image, given its findings."""
     return (
         Gate(name="recipe", check=lambda: require_in_step(target, store, image.platform)),
         Gate(name="smoke-test", check=lambda: proof.require(image, store)),
@@ -313,7 +313,7 @@ def _gates(target: str, image: ImageRecord, store: Store, findings: Sequence[Pla
 def _documents(
     target: str, image: ImageRecord, store: Store, waivers: Sequence[Waiver]
 ) -> tuple[ImageDocument, ...]:
-    """Write what goes with an image; its provenance records what was waived."""
+    """Make the documents of an image; the provenance records the waivers."""
     told = tuple(f"{waiver.gate}: {waiver.reason}" for waiver in waivers)
     source = sources.find(target, image, store)
     return bundle.documents(image, store, source, told, bundle.claimed_time())

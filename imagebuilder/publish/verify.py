@@ -1,4 +1,4 @@
-"""Checking what a name stands for in a registry: one image, or an index and the images that it joins."""
+"""Verify what a name in a registry refers to: one image, or an index and the images that it joins."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from imagebuilder.workflow.source import RecipeSource
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-# Makes an image again: from its recipe and lock, for a platform, on a distribution.
+# Builds an image again from its recipe and lock, for a platform, with a distribution's mirrors.
 Rebuild = Callable[[RecipeSource, str, str], Rebuilt]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyRequest:
-    """What a user asks for.
+    """The arguments of a verification.
 
     Attributes:
         target: an image's name, with a tag or a digest.
-        key: that must have signed it all; None where signatures do not count.
-        own: a recipe and lock that the image has to be made from; None for those attached to it.
+        key: the key that must have signed the image and its documents; None to ignore signatures.
+        own: a recipe and lock that the image must be made from; None for the attached ones.
         signed_for: the repository that signatures must name; "" for the image's own.
-        platform: check this platform's image alone; "" for all.
-        plain_http: speak plain HTTP with a registry that does not speak TLS.
+        platform: check only this platform's image; "" for all.
+        plain_http: use plain HTTP with a registry that does not speak TLS.
 
     """
 
@@ -52,11 +52,11 @@ class VerifyRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What came of all checks.
+    """The results of all checks.
 
     Attributes:
-        images: what came of each image.
-        index: that joins them; None where one image alone was checked.
+        images: the results for each image.
+        index: joins them; None if only one image was checked.
         joint: the checks of the index.
 
     """
@@ -74,22 +74,22 @@ class Verified:
 
 
 def verify(request: VerifyRequest, store: Store, site: Site, rebuild: Rebuild | None = None) -> Verified:
-    """Check an image, or those of all platforms and their index. What is wrong is in the answer.
+    """Check an image, or those of all platforms and their index. Failed checks are in the result.
 
     Args:
         request: what to check, and against what.
-        store: whose layers the image's are compared with.
+        store: its layers are compared with the image's.
         site: the site's settings.
-        rebuild: makes an image again; None leaves that check out.
+        rebuild: builds an image again; None skips that check.
 
     Raises:
         InputError: an argument is wrong.
-        RegistryError: there is no such image, or the registry cannot be reached.
+        RegistryError: the registry does not have the image, or cannot be reached.
 
     """
     if request.signed_for and request.key is None:
         raise InputError(
-            "--signed-for says nothing without a key", where="imagebuilder verify", hint="add --key FILE"
+            "--signed-for has no effect without a key", where="imagebuilder verify", hint="add --key FILE"
         )
     options = options_for(site, parse(request.target).host, plain_http=request.plain_http)
     client = published.open_image(request.target, options)
@@ -116,18 +116,18 @@ def verify(request: VerifyRequest, store: Store, site: Site, rebuild: Rebuild | 
 
 
 def rebuild_check(source: RecipeSource | None, image: Published, rebuild: Rebuild) -> VerifyCheck:
-    """Make an image again, and compare digests.
+    """Build an image again, and compare digests.
 
-    What keeps it from being made is an error of `rebuild`; another digest is a check that failed.
+    If it cannot be built, `rebuild` raises the error. A different digest is a failed check.
     """
     name = "rebuild"
     if (engine := image.labels.get(label_names.ENGINE, "embedded")) != "embedded":
         detail = f"made by the {engine} engine, whose layers differ from build to build"
         return VerifyCheck(name=name, status="not checked", detail=detail)
     if source is None:
-        return VerifyCheck(name=name, status="failed", detail="there is no recipe and lock to make it from")
+        return VerifyCheck(name=name, status="failed", detail="there is no recipe and lock to build it from")
     if Project.of_labels(image.labels).checksums:
-        detail = "it holds files of a project, which are not attached"
+        detail = "it contains files of a project, which are not attached"
         return VerifyCheck(name=name, status="not checked", detail=detail)
     try:
         lock, _ = source.read(image.platform)

@@ -1,4 +1,4 @@
-"""What several verbs need: from the path or name that a person typed to recipe, lock, plan and image."""
+"""From the path or name that a user typed to recipe, lock, plan and image, for several verbs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What this host has and lacks for each verb, and the command that mends it.
+"""Check what this host has and lacks for each verb, and the command that fixes it.
 
-Every check looks at the thing itself: it asks the engine, makes a namespace, solves with the index. A check
-that breaks is a finding too; nothing here ends in a traceback.
+Every check tries the real thing: it asks the engine, makes a namespace, resolves a package. A crash in one
+becomes a finding, never a traceback.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from imagebuilder.store import Store
 
 Status = Literal["ok", "warning", "missing"]
 
-# A torch image: the wheels, their layers, the OS layer and its packages, and the temporary tar. Below the
-# first figure not even a small image fits.
+# For a torch image: its wheels, layers, Debian packages, and the temporary tar. Below the first figure, not
+# even a small image fits.
 _STORE_LEAST = 2_000_000_000
 _STORE_GOOD = 20_000_000_000
-# What the engine unpacks of such an image.
+# The size of such an image, unpacked in the engine.
 _ENGINE_GOOD = 15_000_000_000
-# Settings of the kernel that keep a user from making namespaces: file, value that does, and the cure.
+# Kernel settings that prevent users from making namespaces: file, the value that does, and the setting that
+# helps.
 _SYSCTLS = (
     ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -50,15 +51,15 @@ _INSTALL_LIMIT = 1800.0  # seconds; an engine is some 100 MB of packages
 
 @dataclass(frozen=True, kw_only=True)
 class HostFinding:
-    """One thing that verbs need.
+    """The state of one thing that verbs need.
 
     Attributes:
-        name: what it is.
-        status: `warning` is what some uses can do without.
-        detail: what was found, on one line, without credentials.
-        verbs: which verbs need it.
-        remedy: the command that mends it; empty where nothing is to be done.
-        packages: the Debian packages that mend it, for `fix`.
+        name: of the thing.
+        status: `warning` if only some uses need it.
+        detail: what was seen, in one line, without credentials.
+        verbs: the verbs that need it.
+        remedy: the command that fixes it; empty if nothing is wrong.
+        packages: the Debian packages that fix it, for `fix`.
 
     """
 
@@ -71,7 +72,7 @@ class HostFinding:
 
 
 def examine() -> tuple[HostFinding, ...]:
-    """Look at this host; some seconds, most of them waiting for the index."""
+    """Examine this host; takes some seconds, mostly to wait for the index."""
     checks = {
         "machine": _machine,
         "tools": _tools,
@@ -89,10 +90,10 @@ def examine() -> tuple[HostFinding, ...]:
 
 
 def fix(findings: Iterable[HostFinding] | None = None) -> Iterator[str]:
-    """Install the Debian packages that are missing, and say what is being done.
+    """Install the missing Debian packages; yields what is being done.
 
     Raises:
-        EnvironmentFault: this is not Debian, or the caller is not root; the message has the command.
+        EnvironmentFault: this is not Debian, or the user is not root; the message has the command to run.
         CommandError: apt-get failed.
 
     """
@@ -112,14 +113,14 @@ def fix(findings: Iterable[HostFinding] | None = None) -> Iterator[str]:
             f"installing {', '.join(packages)} needs root", hint=f"run: sudo {shlex.join(command)}"
         )
     env = {"DEBIAN_FRONTEND": "noninteractive", **detect().environment()}
-    yield "asking the archive what there is: apt-get update"
+    yield "updating the lists of packages: apt-get update"
     process.run(["apt-get", "-q", "update"], timeout=_INSTALL_LIMIT, env=env)
     yield f"installing: {shlex.join(command)}"
     process.run(command, timeout=_INSTALL_LIMIT, env=env)
 
 
 def lines(findings: Iterable[HostFinding]) -> Iterator[str]:
-    """Write findings as text: what, for whom, and under what is amiss the command that mends it."""
+    """Format findings as text; below each problem, the command that fixes it."""
     rows = tuple(findings)
     width = max((len(row.name) for row in rows), default=0)
     for row in rows:
@@ -169,9 +170,9 @@ def _machine() -> Iterator[HostFinding]:
         detail += f"; {', '.join(lacking)} only with qemu-user-static" if lacking else ""
         yield _ok("machine", detail, verbs)
     elif _container():
-        yield _ok("machine", f"{detail}; what only Linux runs, the engine's containers run", verbs)
+        yield _ok("machine", f"{detail}; Linux programs run in containers", verbs)
     else:
-        remedy = "start Docker or Podman: what only Linux runs, runs in a container then"
+        remedy = "start Docker or Podman: Linux programs then run in containers"
         yield _amiss("machine", "missing", detail, verbs, remedy)
 
 
@@ -196,7 +197,7 @@ def _tools() -> Iterator[HostFinding]:
 
 
 def _container() -> str:
-    """Name the engine whose containers have the tools that this host lacks; "" where nothing is lacking."""
+    """Return the engine whose containers have the tools that this host lacks; "" if none is lacking."""
     if not tools.missing():
         return ""
     from imagebuilder.smoke import engine as engines  # late: it loads the docker SDK
@@ -211,22 +212,22 @@ def _container() -> str:
 def _stood_in(name: str, package: str, detail: str, verbs: tuple[str, ...]) -> HostFinding:
     if not shutil.which("apt-get"):
         return _ok(name, detail, verbs)
-    # Installed it would save the container's time.
+    # Installing it would be faster than a container.
     return replace(_package(name, package, detail, verbs), status="warning")
 
 
 def _uv() -> HostFinding:
-    import uv  # late, so that a damaged installation is a finding and not a failed import
+    import uv  # late: a damaged installation must be a finding, not a failed import
 
     try:
         return _ok("uv", str(uv.find_uv_bin()), ("lock", "build"))
     except FileNotFoundError:
-        detail = "its program is not where its package should be"
+        detail = "its program is missing from the installed package"
         return _amiss("uv", "missing", detail, ("lock", "build"), "pip install --force-reinstall uv")
 
 
 def _keyrings() -> Iterator[HostFinding]:
-    """One distribution's keys are needed; those of others only for recipes with such a base."""
+    """Check archive keys: one distribution's are needed, those of others only for recipes with that base."""
     if _container():
         return  # its image has them
     verbs = ("lock", "build")
@@ -245,9 +246,9 @@ def _keyrings() -> Iterator[HostFinding]:
 
 
 def _namespaces() -> Iterator[HostFinding]:
-    """Programs of the image run in a user namespace, whoever builds."""
+    """Check user namespaces, in which programs of the image run, also if root builds."""
     if _container():
-        return  # the engine's root is root enough
+        return  # the engine's root can make namespaces
     verbs = ("build",)
     if os.geteuid() == 0:
         result = process.run(
@@ -266,7 +267,7 @@ def _namespaces() -> Iterator[HostFinding]:
     if not shutil.which("newuidmap"):
         yield _package("uidmap", "uidmap", "newuidmap is not installed", verbs)
     if not shutil.which("mmdebstrap"):
-        return  # said already; and it is what makes the namespace
+        return  # already reported, and needed to make the namespace
     result = process.run(["mmdebstrap", "--unshare-helper", "true"], timeout=20, check=False)
     if result.code == 0:
         yield _ok("namespaces", "this user may make user namespaces", verbs)
@@ -276,7 +277,7 @@ def _namespaces() -> Iterator[HostFinding]:
 
 
 def _setting() -> str:
-    """Name the setting of the kernel that has to change; "" where it is none of those known here."""
+    """Return the kernel setting to change; "" if it is not a known one."""
     found = (setting for path, bad, setting in _SYSCTLS if _read(path).strip() == bad)
     return next((f"sudo sysctl -w {setting}" for setting in found), "")
 
@@ -287,7 +288,7 @@ def _namespace_remedy() -> str:
     user = pwd.getpwuid(os.getuid()).pw_name
     if not re.search(rf"^(?:{re.escape(user)}|{os.getuid()}):", _read("/etc/subuid"), re.MULTILINE):
         return f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
-    return "build as root, or ask who runs this host for user namespaces"
+    return "build as root, or ask the administrator of this host to allow user namespaces"
 
 
 def _store() -> Iterator[HostFinding]:
@@ -305,7 +306,7 @@ def _store() -> Iterator[HostFinding]:
     else:
         status: Status = "warning" if free >= _STORE_LEAST else "missing"
         remedy = "imagebuilder cache prune --keep 20GB, or set IMAGEBUILDER_STORE to a folder with more room"
-        yield _amiss("store", status, f"{detail}; a CUDA image wants {human(_STORE_GOOD)}", verbs, remedy)
+        yield _amiss("store", status, f"{detail}; a CUDA image needs {human(_STORE_GOOD)}", verbs, remedy)
 
 
 def _engine() -> Iterator[HostFinding]:
@@ -326,7 +327,7 @@ def _engine() -> Iterator[HostFinding]:
 
 
 def _cgroups() -> Iterator[HostFinding]:
-    """Look for the layout in which Podman's default runtime starts no container; Docker's starts them."""
+    """Check for the cgroup layout in which Podman's default runtime starts no containers; Docker's does."""
     if shutil.which("podman") and (hybrid := cgroups.look(lambda path: _read(str(path)))):
         detail = f"{hybrid}: crun, Podman's default runtime, starts no container"
         yield _amiss("cgroups", "warning", detail, ("smoke-test --runtime podman",), hybrid.remedy)
@@ -348,26 +349,26 @@ def _no_engine(message: str, verbs: tuple[str, ...]) -> HostFinding:
 
 
 def _engine_room(folder: Path, verbs: tuple[str, ...]) -> Iterator[HostFinding]:
-    """Look at the engine's disk; its folder may be on another machine or closed to this user."""
+    """Check the engine's disk; its folder may be on another machine or not readable for this user."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
         return
     if free < _ENGINE_GOOD:
-        detail = f"{folder}, {human(free)} free; a CUDA image takes {human(_ENGINE_GOOD)}"
+        detail = f"{folder}, {human(free)} free; a CUDA image needs {human(_ENGINE_GOOD)}"
         yield _amiss("engine's disk", "warning", detail, verbs, "docker image prune, or a larger disk")
 
 
 def _buildx() -> Iterator[HostFinding]:
-    """Look at what only `build --engine docker` needs: never missing, for the embedded engine builds without.
+    """Check buildx, which only `build --engine docker` needs, so it is never reported as missing.
 
-    No package is named for `fix`, for not every suite has one.
+    `fix` does not install it, because not every suite has a package.
     """
-    from imagebuilder.engines import buildx  # late, like all that a single check needs
+    from imagebuilder.engines import buildx  # late, like everything that a single check needs
 
     name, verbs = "docker buildx", ("build --engine docker",)
     if not shutil.which("docker"):
-        yield _ok(name, "no docker here: the embedded engine needs none", verbs)
+        yield _ok(name, "not installed; the embedded engine does not need it", verbs)
         return
     try:
         builder = buildx.look_up(start=False)
@@ -399,7 +400,7 @@ def _network() -> Iterator[HostFinding]:
     try:
         site = detect()
     except ImagebuilderError as error:
-        remedy = error.problems[0].hint or "mend the setting that is named"
+        remedy = error.problems[0].hint or "correct the setting"
         yield _amiss("site", "missing", redact(str(error.problems[0].message)), verbs, remedy)
         return
     yield _ok("site", redact(_surroundings(site)), verbs)
@@ -407,7 +408,7 @@ def _network() -> Iterator[HostFinding]:
 
 
 def _surroundings(site: Site) -> str:
-    """Say in one line what fetching goes through; what is at its tool's default is left out."""
+    """Describe the settings for downloads in one line, without those at their default."""
     said = [f"{name} {'proxy ' if name != 'no_proxy' else ''}{value}" for name, value in site.proxies]
     said += [f"CA {site.ca_bundle}"] if site.ca_bundle else []
     said += [f"index {site.index}"] if site.index else []
@@ -419,7 +420,7 @@ def _surroundings(site: Site) -> str:
 
 
 def _index(site: Site) -> HostFinding:
-    """Ask the index for one package, the way a lock does."""
+    """Resolve one package with the index, as `lock` does."""
     from imagebuilder.resolve import uv as solver  # late: it loads uv
 
     verbs = ("lock", "build")

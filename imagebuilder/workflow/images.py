@@ -1,4 +1,4 @@
-"""From what a person typed to images of the store: only those that are what their recipe says now."""
+"""From the recipe or name that a user typed to images in the store, if they match their recipe."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Last:
     """The last images of a recipe or a name.
 
     Attributes:
-        images: those that were asked for, sorted by platform.
-        index: what joins them; None where one image alone was asked for, or is all that there is.
-        known: all platforms of the recipe, asked for or not.
+        images: the requested ones, sorted by platform.
+        index: joins them; None if only one image was requested or exists.
+        known: all platforms of the recipe, also those not requested.
 
     """
 
@@ -36,11 +36,11 @@ class Last:
 
     @property
     def is_part(self) -> bool:
-        """Whether this is one image out of several platforms'."""
+        """Whether this is the image of one platform out of several."""
         return self.index is None and len(self.known) > 1
 
     def of(self, platforms: Collection[str]) -> tuple[ImageRecord, ...]:
-        """Pick the images for these platforms."""
+        """Return the images for these platforms."""
         return tuple(image for image in self.images if image.platform in platforms)
 
     @property
@@ -54,16 +54,16 @@ class Last:
 
 
 def built_image(target: str, store: Store, platform: str = "") -> ImageRecord | None:
-    """Find the image that a recipe or a name stands for; None where it is neither (it may be an engine's).
+    """Return the image of a recipe or a name; None if the store has no such name (an engine may have it).
 
     Args:
         target: a recipe's path, or an image's name.
-        store: to look in.
-        platform: of several; without it the one that this host's machine runs.
+        store: the store to search.
+        platform: one of several; by default that of this host.
 
     Raises:
-        InputError: it is not for that platform.
-        LockError: the recipe changed since its image was built, or it was never built.
+        InputError: the recipe or image does not have that platform.
+        LockError: the recipe has changed since its image was built, or the image was never built.
 
     """
     image = last_image(target, store, platform)
@@ -73,10 +73,10 @@ def built_image(target: str, store: Store, platform: str = "") -> ImageRecord | 
 
 
 def last_image(target: str, store: Store, platform: str = "") -> ImageRecord | None:
-    """Find the last image for one platform, chosen as by `built_image`, whatever the recipe says by now.
+    """Return the last image for one platform, as `built_image` does, even if the recipe has changed.
 
     Raises:
-        InputError: it is not for that platform.
+        InputError: the recipe or image does not have that platform.
         LockError: a recipe's image was never built.
 
     """
@@ -92,18 +92,18 @@ def last_image(target: str, store: Store, platform: str = "") -> ImageRecord | N
 
 
 def last_images(target: str, store: Store, platform: str = "") -> Last | None:
-    """Find the last images that were built of a recipe or a name, whatever the recipe says by now.
+    """Return the last images of a recipe or a name, even if the recipe has changed.
 
     Args:
         target: a recipe's path, or an image's name.
-        store: to look in.
-        platform: the only one to find; without it all platforms of the recipe have to be there, and joined.
+        store: the store to search.
+        platform: return only this one; by default all platforms of the recipe must exist, and be joined.
 
     Returns:
-        The images; None where the target is neither a recipe nor an image's name.
+        The images; None if the target is neither a recipe nor the name of an image.
 
     Raises:
-        InputError: the recipe is not for that platform.
+        InputError: the recipe does not have that platform.
         LockError: a recipe's image was never built.
 
     """
@@ -126,7 +126,7 @@ def last_images(target: str, store: Store, platform: str = "") -> Last | None:
 
 
 def _there(target: str, store: Store) -> Last | None:
-    """Find all that the store has of a recipe or a name; None where the target is neither."""
+    """Return all images in the store of a recipe or a name; None if the target is neither."""
     word = named(target)
     if word.is_recipe:
         recipe = recipes.load(word.path, catalog.names())
@@ -157,10 +157,10 @@ def _how_to_build(target: str) -> str:
 
 
 def require_in_step(target: str, store: Store, platform: str = "") -> None:
-    """Refuse where images in the store are not what their recipe and lock say now; a name has no recipe.
+    """Refuse images in the store that do not match their current recipe and lock; a name has no recipe.
 
     Raises:
-        LockError: the lock is out of step with the recipe, or an image with either.
+        LockError: the lock does not match the recipe, or an image does not match both.
 
     """
     word = named(target)
@@ -176,9 +176,9 @@ def _require_in_step(target: str, wanted: Iterable[tuple[Lock, Plan]], store: St
         if image is None:
             reason = "its image is not in the store"
         elif image.lock != lock.checksum:
-            reason = "the image in the store was built from another state of the lock"
+            reason = "the image in the store does not match its lock any more"
         elif image.tags != plan.tags or not oci.is_image_of(plan, image, store):
-            reason = "the image in the store was built from another state of the recipe"
+            reason = "the image in the store does not match its recipe any more"
             if [layer.key for layer in plan.layers if isinstance(layer, ProjectLayer)]:
                 reason += ", or of the files that it copies"
         if reason:
@@ -186,10 +186,10 @@ def _require_in_step(target: str, wanted: Iterable[tuple[Lock, Plan]], store: St
 
 
 def join_images(locked: LockedRecipe, store: Store) -> IndexRecord | None:
-    """Join the images of a recipe, once the store has all of them as recipe and lock say.
+    """Join the images of a recipe once the store has all of them, in step with recipe and lock.
 
     Returns:
-        The index; None for a recipe of a single platform, and while an image is missing or out of step.
+        The index; None if the recipe has only one platform, or if an image is missing or out of step.
 
     """
     recipe = locked.selection.recipe
@@ -221,6 +221,6 @@ def labels(image: ImageRecord, store: Store) -> Mapping[str, str]:
 
 
 def _preferred(found: Collection[str]) -> str:
-    """Choose among platforms: this host's, else the first."""
+    """Choose a platform: this host's, else the first."""
     own = platforms.own()
     return own if own in found else min(found)

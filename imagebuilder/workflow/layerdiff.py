@@ -1,4 +1,4 @@
-"""Two layers that should be the same: which files differ, and in what."""
+"""Compare two layers that should be equal: which files differ, and how."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import StoreError
 
 _BLOCK = 1 << 20
-# Texts up to this size are looked into for the first line that differs, and so many files of a layer.
+# Limits for finding the first line that differs: size of a text file, and number of files of a layer.
 _TEXT_LIMIT = 1 << 18
 _TEXTS = 20
 _LINE = 120  # characters of a line that are shown
@@ -35,11 +35,11 @@ class FileDifference:
 
     Attributes:
         path: in the image, without a slash at its beginning.
-        what: of `content`, `mode`, `owner`, `time`, `kind`, `target`, `attributes` and `order` (its place in
-            the tar), what is not the same; or `missing`, where only one layer has it.
-        first, second: the two values in words, `what` by `what`.
-        line: number of the first line that differs, where both are texts; 0 where they are not.
-        first_line, second_line: that line; empty where the text has ended.
+        what: the properties that differ, of `content`, `mode`, `owner`, `time`, `kind`, `target`,
+            `attributes` and `order` (the position in the tar); or `missing` if only one layer has it.
+        first, second: both values of each property, as text.
+        line: number of the first line that differs, if both are text files; else 0.
+        first_line, second_line: that line; empty after the end of the file.
 
     """
 
@@ -54,7 +54,7 @@ class FileDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerDifference:
-    """What differs between two layers: files, or `about` their tars or packing where no file differs."""
+    """The differences between two layers: files, or else `about` their tars or compression."""
 
     files: tuple[FileDifference, ...]
     about: str = ""
@@ -62,7 +62,7 @@ class LayerDifference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Entry:
-    """One member of a tar, in words; `content` is its hash."""
+    """A member of a tar, as text; `content` is its hash."""
 
     kind: str
     mode: str
@@ -74,7 +74,7 @@ class _Entry:
 
 
 _FIELDS = ("kind", "mode", "owner", "time", "target", "content", "attributes")
-_Name = tuple[str, int]  # a path, and which of its entries: a tar may hold it more than once
+_Name = tuple[str, int]  # a path and the number of the entry, because a tar may have a path several times
 
 
 def compare(first: Path, second: Path) -> LayerDifference:
@@ -173,7 +173,7 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _about(first: Path, second: Path) -> str:
-    """Say where two layers differ that hold the same files."""
+    """Describe how two layers with the same files differ."""
     with _unpacked(first) as one, _unpacked(second) as other:
         place = 0
         while True:
@@ -181,14 +181,14 @@ def _about(first: Path, second: Path) -> str:
             if left != right:
                 pairs = enumerate(zip_longest(left, right))
                 place += next(number for number, (a, b) in pairs if a != b)
-                return f"the same files, but their tars differ at byte {place}: in a header or in padding"
+                return f"the same files, but the tars differ at byte {place}, in a header or in padding"
             if not left:
                 return "the same tar, compressed to other bytes"
             place += len(left)
 
 
 class _Line:
-    """The first line that differs between two texts."""
+    """Return the first line that differs between two texts."""
 
     def __init__(self, first: str, second: str) -> None:
         pairs = zip_longest(first.splitlines(), second.splitlines(), fillvalue="")
@@ -208,7 +208,7 @@ class _Line:
 
 
 def _lines(first: Path, second: Path, paths: Collection[str]) -> dict[str, _Line]:
-    """Find the first lines that differ, of those files that are short texts in both layers."""
+    """Find the first line that differs of each file that is a short text in both layers."""
     one, other = (_texts(path, paths) for path in (first, second))
     return {path: _Line(one[path], other[path]) for path in one if path in other}
 
@@ -219,7 +219,7 @@ def _texts(layer: Path, paths: Collection[str]) -> dict[str, str]:
         return found
     with _tar(layer) as tar:
         for member in tar:
-            # What not everybody may read in the image is not shown here either: a baked key, say.
+            # Files that are not world-readable in the image, such as a baked key, are not shown.
             public = member.isreg() and member.mode & 0o004
             if public and member.size <= _TEXT_LIMIT and _path(member) in paths:
                 data = cast("IO[bytes]", tar.extractfile(member)).read()

@@ -1,4 +1,4 @@
-"""Locking a recipe: what moves, and what is to be said of it."""
+"""Lock a recipe, and report what changed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class LockUpdate:
-    """What came of locking a recipe.
+    """The result of locking a recipe.
 
     Attributes:
-        previous: the lock before; None without one.
-        made: the lock now.
-        notes: what holds together in it, and is worth knowing before the image is used.
+        previous: the old lock; None if there was none.
+        made: the new lock.
+        notes: facts about the new lock that are worth knowing before the image is used.
 
     """
 
@@ -50,9 +50,10 @@ def update_lock(
 ) -> LockUpdate:
     """Resolve a recipe and write its lock.
 
-    The layers of a base from a registry go into the store, for what is in them decides what is to be added.
+    The layers of a base from a registry are downloaded into the store, because their packages decide what to
+    add.
     """
-    # Here and not on top: `check` and `plan` look nothing up, and have half a second.
+    # Late: `check` and `plan` resolve nothing, and should take half a second.
     from imagebuilder.host.site import detect
     from imagebuilder.layers.hints import learn
     from imagebuilder.resolve.locking import make_locks
@@ -78,21 +79,21 @@ def update_lock(
 def update_pins(
     path: Path, site: Path | None, store: Store, *, write: bool, tools: str = ""
 ) -> tuple[Side, Side, dict[str, tuple[str, str]]]:
-    """Move a recipe's pins to the newest that fit together, and lock again.
+    """Move a recipe's pins to the newest versions that work together, and lock again.
 
     Args:
-        path: the recipe; it and its lock are rewritten, comments and order stay.
+        path: the recipe; it is rewritten with its lock, and keeps comments and order.
         site: a site file, or None.
-        store: tells of layers that were made already.
-        write: False only looks.
+        store: knows layers that were already made.
+        write: False changes no files.
         tools: where apt runs: see `site.detect`.
 
     Returns:
-        The image before and after, and of each pin that moves its old and its new value.
+        The image before and after, and the old and new value of each pin that moves.
 
     Raises:
-        ConflictError: nothing fits together.
-        InputError: the recipe is wrong, or writes a pin in a way that cannot be edited.
+        ConflictError: no versions work together.
+        InputError: the recipe is wrong, or has a pin in a form that cannot be edited.
 
     """
     from imagebuilder.host.site import detect
@@ -126,9 +127,9 @@ def update_pins(
 
 
 def lock_changes(previous: LockFile | None, made: LockFile) -> list[str]:
-    """Name what moved: all pins of a first lock, later only the packages that changed; and what is forced.
+    """Describe changes: all pins of a first lock, later the packages that changed; and forced pins.
 
-    Of several platforms each has lines of its own, for what differs between them; what does not is told once.
+    With several platforms, changes that differ between them name the platforms.
     """
     told: dict[str, list[str]] = {}
     for name, lock in zip(made.platforms, made.sections, strict=True):
@@ -139,11 +140,11 @@ def lock_changes(previous: LockFile | None, made: LockFile) -> list[str]:
         line if len(names) == len(made.sections) else f"{line} ({', '.join(names)})"
         for line, names in told.items()
     ]
-    return [*lines, *(f"{name} is gone" for name in gone)]
+    return [*lines, *(f"{name} removed" for name in gone)]
 
 
 def _with_hidden_clashes(error: ConflictError, path: Path, site: Path | None) -> ImagebuilderError:
-    """Add the clashes that would be reported once the missing pin is there: people want to hear of all."""
+    """Add the conflicts that would only be reported after the missing pin was added."""
     from imagebuilder.host.site import detect
     from imagebuilder.resolve.missing import hidden_clashes
 
@@ -154,9 +155,9 @@ def _with_hidden_clashes(error: ConflictError, path: Path, site: Path | None) ->
 
 
 def _previous(path: Path, selection: Selection, inputs: Mapping[str, str]) -> LockFile | None:
-    """Read the lock that stands beside a recipe; None where there is none, or none to build upon.
+    """Read the lock beside a recipe; None if there is none, or none that can be kept.
 
-    A lock that claims to be made from this recipe, and is not, was edited: nothing of it is kept.
+    A lock that claims to match this recipe but does not was edited: nothing of it is kept.
     """
     place = locks.path_for(path)
     if not place.exists():
@@ -166,13 +167,13 @@ def _previous(path: Path, selection: Selection, inputs: Mapping[str, str]) -> Lo
         if {section.inputs for section in file.sections} <= set(inputs.values()):
             require_agreement(selection, file, path)
     except LockError as error:
-        log.warning("nothing of the lock there is kept:\n%s", error)
+        log.warning("the existing lock is ignored:\n%s", error)
         return None
     return file
 
 
 def _require_named(selection: Selection, made: LockFile) -> None:
-    """Refuse names under `apt:` that are not packages: apt takes what provides one, and no lock can hold it.
+    """Refuse virtual packages under `apt:`: apt would install one that provides it, which a lock cannot name.
 
     Raises:
         ConflictError: names every such name.
@@ -180,9 +181,9 @@ def _require_named(selection: Selection, made: LockFile) -> None:
     """
     problems = [
         Problem(
-            message=f"`{name}` is not a package itself: others provide it",
+            message=f"`{name}` is a virtual package: other packages provide it",
             where=selection.places.of_package(name),
-            hint="name the package that provides it: `apt-cache showpkg NAME` lists them",
+            hint="name a package that provides it: `apt-cache showpkg NAME` lists them",
         )
         for section in made.sections
         for name in sorted(
@@ -203,9 +204,9 @@ def _bases(
     previous: LockFile | None,
     upgrade: Collection[str] | None,
 ) -> dict[str, Base]:
-    """Look the base of each platform up where it is an image and something is to be resolved.
+    """Look up the base image of each platform, if the recipe has one and something must be resolved.
 
-    That of the lock stays, unless everything or it may move.
+    The lock's base stays, unless everything or the base may move.
     """
     from imagebuilder.bases import read
     from imagebuilder.host.site import detect
@@ -233,7 +234,7 @@ def _bases(
 
 
 def _distribution(selection: Selection, bases: Mapping[str, Base]) -> str:
-    """Name the distribution, whose mirrors on this host count; a base tells its own."""
+    """Return the distribution, which decides about mirrors; a base image names its own."""
     return next((base.system.distribution for base in bases.values()), selection.recipe.distribution)
 
 

@@ -1,4 +1,4 @@
-"""What a word on the command line names, told from the word alone."""
+"""Decide what an argument on the command line names, from its text alone."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _KINDS: dict[str, Kind] = {".yaml": "recipe", ".yml": "recipe", ".lock": "lock",
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """What a word names.
+    """What an argument names.
 
     Attributes:
-        kind: a file by the end of its name, else an image: of the store, of a local engine or of a registry.
-        text: the word.
+        kind: a file, by its suffix; else an image, in the store, a local engine or a registry.
+        text: the argument.
 
     """
 
@@ -29,7 +29,7 @@ class Named:
 
     @property
     def path(self) -> Path:
-        """The word as a file."""
+        """The argument as a path."""
         return Path(self.text)
 
     @property
@@ -38,17 +38,17 @@ class Named:
 
     @property
     def in_registry(self) -> bool:
-        """Whether only a registry can have it: names in the store have no slash."""
+        """Whether only a registry can have it, because names in the store have no slash."""
         return not self.is_recipe and "/" in self.text
 
     def images(self, store: Store) -> tuple[ImageRecord, ...]:
-        """Find the store's images of this name, one for each platform; a recipe has none under its path."""
-        # A name may end like a lock or a report.
+        """Return the store's images with this name, one for each platform; none for a recipe's path."""
+        # The name of an image may end in .lock or .json.
         is_name = not self.is_recipe and recipes.is_name(self.text)
         return store.images(self.text) if is_name else ()
 
 
 def named(text: str) -> Named:
-    """Tell what a word names: `recipes/x.yaml`, `recipes/x.lock`, `report.json`, or an image."""
+    """Return what an argument names: `recipes/x.yaml`, `recipes/x.lock`, `report.json`, or an image."""
     kinds = (kind for end, kind in _KINDS.items() if text.endswith(end))
     return Named(kind=next(kinds, "image"), text=text)

@@ -1,4 +1,4 @@
-"""From a recipe's path to recipe, locks and plans."""
+"""Read a recipe, its locks and its plans from its path."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedRecipe:
-    """A recipe and its locks, read once, and found in step with each other.
+    """A recipe and its locks, which match each other.
 
     Attributes:
-        path: the recipe's.
+        path: of the recipe.
         selection: the recipe, with its components.
         file: the lock of each platform.
 
@@ -58,7 +58,7 @@ class LockedRecipe:
         return read_project(self.path, self.selection)
 
     def plans(self, platform: str = "", project: Project | None = None) -> tuple[tuple[Lock, Plan], ...]:
-        """Lay out the image of each platform, or of the one that is named.
+        """Plan the image of each platform, or of the named one.
 
         Args:
             platform: its name; "" for all.
@@ -78,7 +78,7 @@ class LockedRecipe:
         )
 
     def request(self, platform: str) -> Request:
-        """Put together what the recipe asks of the resolvers, for one of its platforms."""
+        """Return the recipe's request to the resolvers, for one platform."""
         return request(self.selection, platform)
 
 
@@ -88,16 +88,16 @@ def _has_files(selection: Selection) -> bool:
 
 
 def read_recipe(path: Path, recorded: LockFile | None = None) -> tuple[Selection, Mapping[str, str]]:
-    """Read a recipe, choose its components, and give the checksum that each platform's lock must carry.
+    """Read a recipe, select its components, and return the checksum that each platform's lock must have.
 
     Args:
         path: the recipe.
-        recorded: the lock that travelled with the recipe. What the user's own files asked for is then taken
-            from this lock, and no such file is opened: it would be a file of this host.
+        recorded: the lock that came with the recipe from an image. The content of requirement files, and of
+            the package's pyproject.toml, is then taken from this lock: the files would be of this host.
 
     Raises:
         InputError: the recipe or a requirement file is wrong.
-        ConflictError: they contradict each other, as far as no index is needed to tell.
+        ConflictError: they contradict each other, as far as this is known without an index.
 
     """
     recipe, places = recipes.read(path, catalog.names())
@@ -146,7 +146,7 @@ def _demands(
 
 
 def check_recipe(path: Path, *, locked: bool = False) -> None:
-    """Look at a recipe, and its lock where there is one, without a network.
+    """Check a recipe, and its lock if there is one, without a network.
 
     Args:
         path: the recipe.
@@ -154,8 +154,8 @@ def check_recipe(path: Path, *, locked: bool = False) -> None:
 
     Raises:
         InputError: a file is wrong.
-        ConflictError: pins that cannot go together, as far as the catalog knows.
-        LockError: the lock is out of step, or missing where it must not be.
+        ConflictError: pins cannot work together, as far as the catalog knows.
+        LockError: the lock is out of step, or missing although it is required.
 
     """
     if locked or locks.path_for(path).exists():
@@ -170,15 +170,15 @@ def check_recipe(path: Path, *, locked: bool = False) -> None:
 
 
 def read_locks(path: Path, *, travelled: bool = False) -> LockedRecipe:
-    """Read a recipe and its locks, and choose the recipe's components.
+    """Read a recipe and its locks, and select its components.
 
     Args:
         path: the recipe.
-        travelled: whether both came with an image, and so without the user's own files.
+        travelled: whether both came from an image, so without the user's own files.
 
     Raises:
         InputError: a file is wrong.
-        LockError: there is no lock, it is out of step, or it is not what the recipe asks for.
+        LockError: there is no lock, it is out of step, or it is not what the recipe requests.
 
     """
     place = locks.path_for(path)
@@ -214,7 +214,7 @@ def _require_same_files(selection: Selection, file: LockFile, path: Path) -> Non
 
 
 def require_agreement(selection: Selection, file: LockFile, path: Path) -> None:
-    """Refuse locks that are not what their recipe asks for, whatever checksum they carry.
+    """Refuse locks that do not match what their recipe requests, even if their checksum matches.
 
     Raises:
         LockError: everything that differs, on all platforms.
@@ -234,7 +234,7 @@ def require_agreement(selection: Selection, file: LockFile, path: Path) -> None:
 def read_plans(
     path: Path, platform: str = "", project: Project | None = None, *, travelled: bool = False
 ) -> tuple[tuple[Lock, Plan], ...]:
-    """Read a recipe and its locks, and lay out the image of each platform, or of the one that is named.
+    """Read a recipe and its locks, and plan the image of each platform, or of the named one.
 
     Args:
         path: the recipe.
@@ -256,7 +256,7 @@ def read_plan(
     """Read a recipe and its lock, and lay out the image for one platform: that of the recipe if it has one.
 
     Raises:
-        InputError: a file is wrong, or which platform is meant is not said.
+        InputError: a file is wrong, or the recipe has several platforms and none is named.
         LockError: there is no lock, or it is out of step.
 
     """
@@ -270,10 +270,10 @@ def read_plan(
 
 
 def require_platform(platform: str, known: Collection[str], where: str) -> None:
-    """Refuse an unknown platform, or one that is not among these; "" stands for all.
+    """Refuse an unknown platform, or one that is not among these; "" means all.
 
     Raises:
-        InputError: with those that there are.
+        InputError: lists the known platforms.
 
     """
     if platform and platforms.check(platform) not in known:
@@ -283,6 +283,6 @@ def require_platform(platform: str, known: Collection[str], where: str) -> None:
 
 
 def plan_of(selection: Selection, lock: Lock, project: Project = NO_PROJECT) -> Plan:
-    """Lay out the image of a recipe and its lock, with the image's own files."""
+    """Plan the image of a recipe and its lock, with the files that every image has."""
     files = image_files(selection.recipe, plans.environment(selection, lock))
     return plans.plan(selection, lock, files, project)

@@ -1,4 +1,4 @@
-"""Building an image once more in an empty store, to see whether recipe and lock give the same bytes."""
+"""Build an image again in an empty store, to check that recipe and lock give the same bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from imagebuilder.workflow.source import RecipeSource
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuilt:
-    """The digests of the image and its layers that recipe and lock give here, and the seconds it took."""
+    """The digests of the image and its layers that recipe and lock give here, and the duration in seconds."""
 
     digest: str
     layers: tuple[str, ...]
@@ -29,8 +29,8 @@ class Rebuilt:
 def fresh_build(plan: Plan, context: BuildContext) -> Iterator[tuple[Built, Store]]:
     """Make every layer of an image again, in an empty store that is removed afterwards.
 
-    The empty store shares the downloads of the given one: each is held to the lock's hash when it is used,
-    and what is fetched now is kept for later.
+    It shares the downloads of the given store. Each is checked against the lock's hash when it is used, and
+    new downloads are kept.
 
     Raises:
         ImagebuilderError: as a build does.
@@ -52,7 +52,7 @@ def rebuild(
     """Build an image from the recipe and the lock that are attached to it.
 
     Raises:
-        LockError: the lock is not what the recipe and this version's catalog ask for.
+        LockError: the lock does not match the recipe and this version's catalog.
         FetchError: a package is no longer available.
         BuildError: a layer could not be made.
         StoreError: the disk is full.

@@ -1,4 +1,4 @@
-"""Is an image the same when it is built again? In a fresh store, layer by layer, file by file."""
+"""Build an image again in an empty store, and compare the images layer by layer and file by file."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class LayerVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuildVerdict:
-    """What building again gave.
+    """The result of building again.
 
     Attributes:
-        first, second: the manifests' digests.
-        platform: that was built.
+        first, second: digests of both manifests.
+        platform: of the image.
         layers: those that differ, the lowest first.
-        config: keys of the image's config that differ, besides the layers' own.
-        seconds: that building and comparing took.
+        config: keys of the image's config that differ, apart from the layers.
+        seconds: duration of building and comparing.
 
     """
 
@@ -53,17 +53,17 @@ class RebuildVerdict:
 
     @property
     def same(self) -> bool:
-        """True where both are one image, bit for bit."""
+        """Whether both images are equal, bit for bit."""
         return self.first == self.second
 
 
 def verify(plan: Plan, image: ImageRecord, context: BuildContext) -> RebuildVerdict:
-    """Build an image again, with none of the layers that are there, and compare.
+    """Build an image again, without reusing any layer, and compare.
 
     Args:
-        plan: what was built.
-        image: what it gave.
-        context: that it was built with.
+        plan: of the image.
+        image: the first build.
+        context: of the first build.
 
     Raises:
         ImagebuilderError: as a build does.
@@ -83,7 +83,7 @@ def verify(plan: Plan, image: ImageRecord, context: BuildContext) -> RebuildVerd
 
 
 def lines(verdict: RebuildVerdict) -> Iterator[str]:
-    """Tell a verdict: one line where all is the same, else every layer and file that differs."""
+    """Format a verdict: one line if both are equal, else every layer and file that differs."""
     if verdict.same:
         yield f"again   the same digest from a fresh store, in {verdict.seconds:.1f} s"
         return

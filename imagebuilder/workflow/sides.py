@@ -1,4 +1,4 @@
-"""What a person means by a word in a comparison."""
+"""The two sides of a comparison, from the command line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def side(text: str, store: Store) -> Side:
-    """Find what a person means by a recipe, a lock or an image of the store, for a comparison.
+    """Return the side of a comparison for a recipe, a lock or an image in the store.
 
     Raises:
-        InputError: it is none of these.
-        LockError: a recipe without a lock, or out of step with it.
+        InputError: the argument is something else.
+        LockError: a recipe has no lock, or one that is out of step.
 
     """
     from imagebuilder.image import diff  # late: only a comparison needs it

@@ -1,4 +1,4 @@
-"""The recipe and the lock of an image, as text: what anybody needs to make it again."""
+"""The recipe and the lock of an image as text: what is needed to build it again."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LIMIT = 32_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSource:
-    """Both texts, as they stood when the image was built."""
+    """Both texts, as they were when the image was built."""
 
     recipe: str
     lock: str
 
     def read(self, platform: str = "", project: Project = NO_PROJECT) -> tuple[Lock, Plan]:
-        """Read both, as `build` does, for one platform: that of the recipe if it has only one.
+        """Read both, as `build` does, for one platform, by default the recipe's only one.
 
         Args:
             platform: its name.
@@ -46,7 +46,7 @@ class RecipeSource:
             return read_plan(self._write(Path(name)), platform, project, travelled=True)
 
     def request(self, platform: str) -> Request:
-        """Read what the recipe asks of the resolvers, for one platform.
+        """Return the recipe's request to the resolvers, for one platform.
 
         Raises:
             InputError: the recipe is wrong.
@@ -56,7 +56,7 @@ class RecipeSource:
             return read_locks(self._write(Path(name)), travelled=True).request(platform)
 
     def tags(self) -> tuple[str, ...]:
-        """Name the tags of what joins the images of all platforms.
+        """Return the tags of the index that joins the images of all platforms.
 
         Raises:
             InputError: one of them is wrong, or no tag is right for all platforms.
@@ -68,7 +68,7 @@ class RecipeSource:
             return index_tags(read.selection, read.file)
 
     def not_secret(self) -> tuple[NotSecret, ...]:
-        """Read which files the recipe says hold nothing secret.
+        """Return the files that the recipe has reviewed for secrets.
 
         Raises:
             InputError: the recipe is wrong.
@@ -85,7 +85,7 @@ class RecipeSource:
 
 
 def of_recipe(recipe: Path) -> RecipeSource:
-    """Read the texts that a recipe's path leads to; the lock without what builds add to it.
+    """Read a recipe and its lock; the lock without the layers that builds add.
 
     Raises:
         InputError: one of them cannot be read.
@@ -97,9 +97,9 @@ def of_recipe(recipe: Path) -> RecipeSource:
 
 
 def find(target: str, image: ImageRecord, store: Store) -> RecipeSource:
-    """Find the source of an image that a person named by its recipe's path, or by its own name.
+    """Return the source of an image that the user named by its recipe's path, or by its own name.
 
-    What the store kept at the build comes first: the recipe may have changed since.
+    The store's copy from the build comes first, because the recipe may have changed since.
 
     Raises:
         InputError: the store does not know it, or a file cannot be read.
@@ -112,21 +112,21 @@ def find(target: str, image: ImageRecord, store: Store) -> RecipeSource:
 
 
 def remember(store: Store, digest: str, source: RecipeSource) -> None:
-    """Keep the source of an image beside it, for a push that names the image and not the recipe."""
+    """Store the source of an image beside it, for a push by the image's name."""
     text = json.dumps({"recipe": source.recipe, "lock": source.lock}, ensure_ascii=False)
     with store.in_use():
         files.write(store.source(digest), f"{text}\n")
 
 
 def recall(store: Store, image: ImageRecord) -> RecipeSource:
-    """Find the source of an image in the store.
+    """Return the source of an image in the store.
 
     Raises:
-        InputError: the store has none, or what it has is damaged.
+        InputError: the store does not have it, or it is damaged.
 
     """
     path = store.source(image.manifest)
-    hint = "give the recipe in place of the image's name, or build it again"
+    hint = "give the recipe instead of the image's name, or build it again"
     try:
         found = json.loads(_text(path))
         return RecipeSource(recipe=str(found["recipe"]), lock=str(found["lock"]))
@@ -143,7 +143,7 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(_LIMIT + 1)
         if len(data) > _LIMIT:
-            raise InputError("is far too large", where=str(path))
+            raise InputError("is too large", where=str(path))
         return data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", where=str(path)) from None

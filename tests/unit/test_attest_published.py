@@ -628,7 +628,7 @@ def test_the_command_that_verifies(world: World, tmp_path: Path) -> None:
     assert (code, found["passed"], found["digest"]) == (1, False, world.image.manifest)
     # Nothing is ever made from a recipe that the key did not sign.
     code, out, _ = command("verify", name, "--key", tmp_path / "cosign.pub", "--rebuild", *store)
-    assert (code, "there is no recipe and lock to make it from" in out) == (1, True)
+    assert (code, "there is no recipe and lock to build it from" in out) == (1, True)
 
 
 def test_a_rebuild_proves_an_image_by_its_digest(world: World) -> None:

@@ -484,7 +484,7 @@ def test_a_damaged_archive_is_a_note(store: Store, planted: Mapping[str, Planted
 def test_an_archive_that_is_cut_says_so(store: Store) -> None:
     result = search(store, {"opt/a.gz": gzip.compress(noise(1, 5000))[:2000]})
     assert [str(note) for note in result.notes] == [
-        "opt/a.gz: not searched to its end: it ends in the middle"
+        "opt/a.gz: could not be searched completely: it ends in the middle"
     ]
     image = store.image("sample")
     assert image

@@ -436,7 +436,7 @@ def test_a_platform_without_a_proof_keeps_all_from_being_pushed(
     words = ("push", recipe, f"{registry.host}/team/both", "--store", store.root)
     code, _, err = command(*words)
     assert code == GateError.exit_code
-    assert "on linux/arm64: both was not proven" in err
+    assert "on linux/arm64: both was not tested" in err
     assert "on linux/amd64" not in err
     assert not registry.manifests
     code, _, err = command(*words, "--untested-on", "linux/amd64")
@@ -497,7 +497,7 @@ def test_what_may_not_be_joined(registry: FakeRegistry, tmp_path: Path, store: S
     code, _, err = command("join", amd, f"{registry.host}/other@sha256:{'0' * 64}")
     assert (code, "different repositories" in err) == (InputError.exit_code, True)
     code, _, err = command("join", amd, arm)
-    assert (code, "on linux/arm64: no report of a smoke test" in err) == (GateError.exit_code, True)
+    assert (code, "on linux/arm64: no smoke-test report" in err) == (GateError.exit_code, True)
     code, out, _ = command("join", amd, arm, "--untested", "--tag", "mine", "--json")
     assert (code, json.loads(out)["tags"]) == (0, ["mine"])
 
@@ -566,7 +566,7 @@ def test_an_unsigned_document_of_a_signed_part_does_not_count(
     pushed(registry, recipe, store, "--platform", "linux/arm64")
     assert command("join", amd, arm)[0] == 0
     code, _, err = command("join", amd, arm, "--sign-key", team)
-    assert (code, "on linux/arm64: no report of a smoke test" in err) == (GateError.exit_code, True)
+    assert (code, "on linux/arm64: no smoke-test report" in err) == (GateError.exit_code, True)
 
 
 def test_images_of_different_locks_are_not_joined(registry: FakeRegistry, recipe: Path, store: Store) -> None:

@@ -76,7 +76,7 @@ def test_a_layer_that_would_be_another_now(recipe: Path, store: Store, image: Im
     digest, size = store.put_bytes(b"made by a newer version")
     record = replace(image.layers[-1].record, digest=digest, size=size)
     store.put_layer(plan.layers[-1].key, record)
-    with pytest.raises(LockError, match="another state of the recipe"):
+    with pytest.raises(LockError, match="does not match its recipe any more"):
         require_in_step(str(recipe), store)
 
 

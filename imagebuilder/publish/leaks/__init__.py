@@ -1,16 +1,16 @@
-"""Secrets in images: every file of every layer is read before a push, also those that later layers delete.
+"""Search images for secrets before a push: every file of every layer, also files that later layers delete.
 
-rules.yaml   the formats, as data; known.yaml has examples and test keys that everybody has
+rules.yaml   the formats, as data; known.yaml has published examples and test keys
 rules.py     reads both
-checks.py    what tells a secret from something that only looks like it
-named.py     values without a format: their name and the kind of file decide
-host.py      what of this host must not be in an image: its paths, its authorities, its passwords
-words.py     many words in one pass
+checks.py    distinguishes secrets from text that only looks like one
+named.py     values without a format: decides by their name and the kind of file
+host.py      data of this host that must not be in an image: paths, certificates, passwords
+words.py     searches for many words in one pass
 decoded.py   UTF-16, base64, the values of Kubernetes' Secrets
-text.py      one piece of text against the rules
-archives.py  what is in archives and compressed files, within bounds
-layer.py     one layer, streamed
-image.py     all layers, the config, what is attached; results are remembered by layer
+text.py      applies the rules to one piece of text
+archives.py  reads archives and compressed files, within limits
+layer.py     searches one layer as a stream
+image.py     searches all layers, the config and attached documents; keeps results by layer
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Archives and compressed files inside layers: what kind one is, and its members as streams, within bounds.
+"""Archives and compressed files inside layers: recognises them, and reads their members within limits.
 
 Magic numbers: RFC 1952 (gzip), RFC 1950 (zlib), RFC 8878 (zstd), the descriptions of bzip2, of .xz, of ZIP
 (APPNOTE section 4.3), of tar (POSIX pax) and of Debian's packages, deb(5).
@@ -19,15 +19,15 @@ from typing import Any, BinaryIO, Protocol, cast
 
 from imagebuilder.core import tarstream
 
-# What `kind` needs of a file to tell it.
+# The bytes that `kind` needs of a file.
 HEAD = 560
-# Of a file that has to be read from its end, or that is collected before it is opened: more goes to the disk.
+# Files that must be read from the end or collected before they are opened: beyond this size, on disk.
 MEMORY = 1 << 24
 _DEEPEST = 6
-# The directory of a zip is read as a whole; this one names half a million files.
+# A zip's directory is read as a whole; one of this size names half a million files.
 _DIRECTORY = 1 << 25
 _CHUNK = 1 << 18
-# What a hostile header may ask for; `xz -9` needs 65 MB.
+# Memory that a header may request; `xz -9` needs 65 MB.
 _XZ_MEMORY = 1 << 28
 _AR, _AR_HEADER = b"!<arch>\n", 60
 _MAGIC = (
@@ -44,27 +44,27 @@ _SUFFIX = re.compile(r"\.(?:gz|bz2|xz|lzma|zst|z)$", re.IGNORECASE)
 
 
 class ExceededError(Exception):
-    """An archive unpacks to more than the search reads; the message names the bound."""
+    """An archive exceeds a limit of the search; the message says which."""
 
 
 class Stream(Protocol):
-    """What can be read from its start to its end."""
+    """A stream that can be read from start to end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(kw_only=True)
 class UnpackBudget:
-    """How much may come out of one file of a layer."""
+    """Limits on what one file of a layer may unpack to."""
 
     bytes: int
     members: int = 200_000
 
     def spend(self, count: int) -> None:
-        """Take bytes off.
+        """Subtract bytes.
 
         Raises:
-            ExceededError: there are too many.
+            ExceededError: the limit is exceeded.
 
         """
         self.bytes -= count
@@ -72,10 +72,10 @@ class UnpackBudget:
             raise ExceededError("it unpacks to too many bytes")
 
     def enter(self) -> None:
-        """Take a member off.
+        """Subtract a member.
 
         Raises:
-            ExceededError: there are too many.
+            ExceededError: the limit is exceeded.
 
         """
         self.members -= 1
@@ -85,7 +85,7 @@ class UnpackBudget:
 
 @dataclass(kw_only=True)
 class Metered:
-    """A stream whose bytes count."""
+    """A stream that counts its bytes against the limits."""
 
     stream: Stream
     budget: UnpackBudget
@@ -101,23 +101,23 @@ class Metered:
 
 
 def require_depth(depth: int) -> None:
-    """Refuse archives that lie too deep in each other.
+    """Refuse archives that are nested too deeply.
 
     Raises:
-        ExceededError: they do.
+        ExceededError: they are.
 
     """
     if depth > _DEEPEST:
-        raise ExceededError("too many archives lie in each other")
+        raise ExceededError("archives are nested too deeply")
 
 
 def copy() -> BinaryIO:
-    """Give a file for what is collected: in memory, and on the disk once it is large."""
+    """Return a temporary file: in memory, or on disk once it is large."""
     return cast("BinaryIO", tempfile.SpooledTemporaryFile(max_size=MEMORY))
 
 
 def kind(head: bytes, name: str) -> str:
-    """Tell an archive by its first bytes; "" for a file that is not one."""
+    """Return the kind of an archive by its first bytes; "" for other files."""
     if head[257:262] == b"ustar":
         return "tar"
     if head.startswith(b"#!") and b"\nPK\3\4" in head:
@@ -130,16 +130,16 @@ def kind(head: bytes, name: str) -> str:
 
 
 def inner_name(name: str) -> str:
-    """Return the name of what is in a compressed file."""
+    """Return the name of the file in a compressed file."""
     return re.sub(r"\.t[gx]z$|\.tbz2?$|\.tzst$", ".tar", _SUFFIX.sub("", name))
 
 
 def members(kind: str, stream: BinaryIO | Stream) -> Iterator[tuple[str, Stream]]:
-    """Give the members of an archive, each to be read before the next one; a compressed file's has no name.
+    """Yield the members of an archive, each to be read before the next; a compressed file's has no name.
 
     Raises:
         ExceededError: its directory is too long.
-        ValueError: it is damaged or encrypted; with others of `errors`.
+        ValueError: it is damaged or encrypted; also the exceptions in `errors`.
 
     """
     if kind == "zip":
@@ -158,7 +158,7 @@ def members(kind: str, stream: BinaryIO | Stream) -> Iterator[tuple[str, Stream]
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """Name what reading a damaged archive may raise."""
+    """Return the exceptions that reading a damaged archive may raise."""
     return (
         *tarstream.errors(), zipfile.BadZipFile, NotImplementedError, RuntimeError, lzma.LZMAError,
         struct.error, LookupError, MemoryError,
@@ -166,7 +166,7 @@ def errors() -> tuple[type[Exception], ...]:
 
 
 class _Unpacked:
-    """The data of a compressed file, all of its members one after the other."""
+    """The data of a compressed file: all of its members, joined."""
 
     def __init__(self, stream: Stream, make: Callable[[], Any]) -> None:
         self._stream = stream
@@ -186,7 +186,7 @@ class _Unpacked:
             try:
                 made = self._unpacker.decompress(data, size)
             except tuple(errors()):
-                # Something else may follow the last member, as in a signed file.
+                # Other data may follow the last member, as in a signed file.
                 if self._fresh and data:
                     return b""
                 raise
@@ -198,7 +198,7 @@ class _Unpacked:
                 raise EOFError("it ends in the middle")
 
     def _more(self) -> bytes:
-        """Read on, unless the unpacker still holds what it was given."""
+        """Read more, unless the decompressor still has input."""
         return self._stream.read(_CHUNK) if getattr(self._unpacker, "needs_input", True) else b""
 
 
@@ -223,7 +223,7 @@ def _zip(stream: BinaryIO | Stream) -> Iterator[tuple[str, Stream]]:
 
 
 def _require_directory(file: BinaryIO) -> None:
-    """Refuse a zip with a directory that takes gigabytes once it is read."""
+    """Refuse a zip whose directory would take gigabytes of memory."""
     size = file.seek(0, 2)
     file.seek(max(0, size - 66_000))
     tail = file.read()

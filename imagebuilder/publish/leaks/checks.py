@@ -1,6 +1,6 @@
-"""What tells a secret from something that only looks like it. Each check is named by rules.yaml.
+"""Distinguish secrets from data that only looks like one. rules.yaml names these checks.
 
-A check gets the secret's bytes and says whether it may be one. All of them err towards yes.
+A check gets the bytes and returns whether they may be a secret. If in doubt, it returns True.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SEQUENCE = 0x30
 # RFC 7519 section 4.1, and what OpenID Connect and OAuth add most often.
 _CLAIMS = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "scope", "azp", "email", "role"})
 _LEAST_KEY = 24
-# So much of a key in base64 holds its first line.
+# The first line of a key has this many characters of base64.
 _LONGEST_HEAD = 128
 # Encryption by a password, 1.2.840.113549.1.5 (PKCS#5) and .12.1 (PKCS#12): RFC 8018 and RFC 7292.
 _PKCS5 = (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x05", b"\x06\x0a\x2a\x86\x48\x86\xf7\x0d\x01\x0c\x01")
@@ -58,7 +58,7 @@ def docker(secret: bytes) -> bool:
 def jwt(secret: bytes) -> bool:
     """Whether it is a JSON web token: a header with an algorithm, and claims that are registered."""
     head, claims = (_object(part) for part in secret.split(b".")[:2])
-    # The token of every tutorial is about the user 1234567890.
+    # The token in every tutorial is for the user 1234567890.
     return "alg" in head and bool(_CLAIMS & claims.keys()) and claims.get("sub") != "1234567890"
 
 
@@ -92,7 +92,7 @@ def der(secret: bytes) -> bool:
 
 
 def openpgp(secret: bytes) -> bool:
-    """Whether the first packet is a secret key, whose length fits what is there."""
+    """Whether the first packet is a secret key with a length that fits the data."""
     if secret[0] & 0x40:
         first = secret[1]
         if first < 192:
@@ -114,10 +114,10 @@ def openpgp(secret: bytes) -> bool:
 
 
 def key_store(secret: bytes) -> bool:
-    """Whether a key store may hold a private key: one of Java tells it in front, PKCS#12 does not."""
+    """Whether a key store may have a private key: Java's says so at its start, PKCS#12 does not."""
     if not secret.startswith(b"\xfe\xed\xfe\xed"):
         return True
-    # The store of public authorities, which every Java has, holds entries of kind 2 alone.
+    # The store of public CAs that comes with Java has only entries of kind 2.
     return int.from_bytes(secret[8:12]) > 0 and int.from_bytes(secret[12:16]) == 1
 
 

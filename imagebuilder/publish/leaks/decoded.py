@@ -1,4 +1,4 @@
-"""Text that is written in another way: UTF-16, base64, and the values of Kubernetes' Secrets."""
+"""Decode text: UTF-16, base64, and the values of Kubernetes Secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ENCODED = re.compile(
     r"^\(|(?:^|/)(?:\.?env[^/]*"
     r"|[^/]+\.(?:ya?ml|json|env|conf|cfg|ini|toml|sh|service|properties|tfstate|tfvars|xml|b64|base64))$"
 )
-# And where they may, in a short file. Code is left out: there is too much of it.
+# Files in which they may, if short. Code is left out: there is too much of it.
 _NOTES = re.compile(r"(?:^|/)(?:[^./]+|[^/]+\.(?:txt|md|log|ipynb|crt|pem|key))$")
 _SHORT = 1 << 15
 _RUN = re.compile(
@@ -32,7 +32,7 @@ _JSON_DATA = re.compile(rb'"(?P<key>data|stringData)"\s{0,8}:\s{0,8}\{(?P<body>[
 
 
 def utf16(data: bytes) -> bytes:
-    """Return UTF-16 as UTF-8, told by its mark or its first bytes; b"" for anything else."""
+    """Convert UTF-16, recognised by its byte order mark or first bytes, to UTF-8; b"" for other data."""
     head = data[:16]
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         encoding = "utf-16"
@@ -47,7 +47,7 @@ def utf16(data: bytes) -> bytes:
 
 
 def runs(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
-    """Find base64 of text in files where people write it: the place, and the text."""
+    """Find base64 of text in files where people write it: the position and the text."""
     chosen = _ENCODED.search(name) or (len(data) <= _SHORT and _NOTES.search(name))
     if not chosen or b"\0" in data[:_SAMPLE]:
         return
@@ -57,7 +57,7 @@ def runs(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def kubernetes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Find the values of Secrets in a manifest, decoded: the place, and the value."""
+    """Find the values of Secrets in a manifest: the position and the decoded value."""
     if b"Secret" not in data or b"\0" in data[:_SAMPLE]:
         return
     for start, end in _documents(data):
@@ -76,7 +76,7 @@ def kubernetes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def decode(text: bytes) -> bytes:
-    """Return what base64 stands for; b"" for anything else."""
+    """Decode base64; b"" for other data."""
     text = re.sub(rb"\s", b"", text).rstrip(b"=")
     try:
         return base64.b64decode(

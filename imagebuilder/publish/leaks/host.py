@@ -1,4 +1,4 @@
-"""What of this host must not be in an image: paths of its own, certificates of its site, its passwords."""
+"""Data of this host that must not be in an image: its paths, the site's certificates, passwords."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from imagebuilder.host.site import Site
 
 log = logging.getLogger(__name__)
 
-# Folders that are in every image too: as the home of a builder they say nothing.
+# Folders that every image has too: as the home of a builder they reveal nothing.
 _COMMON = frozenset({"/", "/root", "/home", "/tmp", "/nonexistent", "/build"})  # noqa: S108  only compared
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----\s+([A-Za-z0-9+/=\s]+?)-----END CERTIFICATE-----")
-# Where Debian and its kin keep the authorities that everybody has.
+# Where Debian and similar distributions keep the public CAs.
 _PUBLIC = Path("/usr/share/ca-certificates")
 _SHORTEST_PATH = 6
 _SHORTEST_PASSWORD = 8
@@ -28,7 +28,7 @@ _LINE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Bytes that would tell where an image was built, and what they are; never shown as they are."""
+    """Bytes that would reveal where an image was built, and a description; the bytes are never shown."""
 
     kind: str
     about: str
@@ -37,11 +37,11 @@ class Mark:
 
 
 def marks(site: Site, home: Path, store: Path) -> tuple[Mark, ...]:
-    """Gather the marks of this host.
+    """Collect the marks of this host.
 
     Args:
-        site: its surroundings, with proxies, indexes and the CA bundle.
-        home: home folder of whoever builds.
+        site: the site's settings, with proxies, indexes and the CA bundle.
+        home: home folder of the user who builds.
         store: the store's folder.
 
     """
@@ -50,7 +50,7 @@ def marks(site: Site, home: Path, store: Path) -> tuple[Mark, ...]:
 
 
 def version(given: Iterable[Mark]) -> str:
-    """Hash of marks: what was found with others says nothing about these. Hex sha256."""
+    """Return a hash of the marks (hex sha256): results for other marks do not apply."""
     digests = sorted(hashlib.sha256(mark.kind.encode() + b"\0" + mark.data).digest() for mark in given)
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
@@ -63,7 +63,7 @@ def _paths(home: Path, store: Path) -> Iterator[Mark]:
 
 
 def _authorities(site: Site) -> Iterator[Mark]:
-    """Mark what the host trusts and the world does not: the end of a certificate is its signature."""
+    """Mark certificates that only this host trusts, by their last bytes, which are the signature."""
     if site.ca_bundle is None:
         return
     import certifi
@@ -74,10 +74,10 @@ def _authorities(site: Site) -> Iterator[Mark]:
     for data in _certificates(site.ca_bundle):
         if data in public:
             continue
-        about = "certificate of an authority that only this site trusts"
+        about = "certificate of a CA that only this site trusts"
         hint = f"sha256 {hashlib.sha256(data).hexdigest()[:16]}"
         text = base64.b64encode(data)
-        # A whole line of PEM, and the last bytes of DER: the signature, which no other certificate has.
+        # A whole line of PEM and the last bytes of DER: part of the signature, which is unique.
         line = text[len(text) // _LINE * _LINE - _LINE :][:_LINE]
         yield Mark(kind="site-authority", about=about, hint=hint, data=line)
         yield Mark(kind="site-authority", about=about, hint=hint, data=data[-32:])
@@ -88,7 +88,7 @@ def _certificates(path: Path) -> Iterator[bytes]:
     try:
         text = path.read_bytes()
     except OSError as error:
-        log.warning("%s is not read: %s", path, error.strerror)
+        log.warning("%s cannot be read: %s", path, error.strerror)
         return
     for found in _CERTIFICATE.finditer(text):
         with contextlib.suppress(ValueError):
@@ -96,7 +96,7 @@ def _certificates(path: Path) -> Iterator[bytes]:
 
 
 def _passwords(site: Site) -> Iterator[Mark]:
-    """Mark the passwords in the URLs of proxies, indexes and mirrors, as they are written and as they are."""
+    """Mark the passwords in the URLs of proxies, indexes and mirrors, both encoded and decoded."""
     proxies = [url for name, url in site.proxies if name != "no_proxy"]
     options = [value for _, value in site.apt_options]
     urls = (

@@ -1,8 +1,8 @@
-"""All layers and the config of an image, searched; a layer's result is kept, so that it is read once.
+"""Search all layers and the config of an image. Results are kept, so each layer is read only once.
 
-    <store>/scans/<hex>.json    one file a layer, named after its digest
+    <store>/scans/<hex>.json    one file for each layer, named after its digest
 
-The record says by which rules and for which marks of the host it holds; with others it counts as absent.
+A result is used only with the same rules and the same marks of the host, which it records.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from imagebuilder.publish.leaks.rules import SecretFinding
 from imagebuilder.publish.leaks.text import Search, TextPlace, without_repeats
 from imagebuilder.store import ImageLayer, ImageRecord, Store, explained
 
-# Below this many bytes another process takes longer to start than to help.
+# Below this many bytes, starting another process takes longer than it saves.
 _ALONE = 50_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What was searched, and found.
+    """The result of a search.
 
     Attributes:
-        findings: with the title of the layer that each is in; `config` for the image's config.
-        notes: files that could not be searched as a whole.
+        findings: each with the title of its layer; `config` for the image's config.
+        notes: files that could not be searched completely.
         files, bytes: of all layers, unpacked.
-        layers: how many there are.
-        read: how many had to be read now; the others' results were there.
-        seconds: it took.
+        layers: number of layers.
+        read: number of layers that were read; the others had results.
+        seconds: duration.
         rules: version of the rules, a hash.
 
     """
@@ -62,7 +62,7 @@ class Scan:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class _Record:
-    """A layer's result, and what it holds for."""
+    """A layer's result, with the rules and marks that it is valid for."""
 
     rules: str
     marks: str
@@ -84,10 +84,10 @@ def scan(
 
     Args:
         image: what to search.
-        store: that holds its blobs, and keeps the results.
-        marks: what of this host must not be there.
-        advance: told the compressed bytes done, of all layers.
-        workers: processes to use; 0 for one a core.
+        store: has its blobs, and keeps the results.
+        marks: data of this host that must not be in it.
+        advance: called with the compressed bytes done.
+        workers: number of processes; 0 for one per core.
 
     Raises:
         StoreError: a blob is gone or damaged.
@@ -127,14 +127,14 @@ def _placed(layers: Sequence[ImageLayer], scans: dict[str, LayerScan]) -> list[t
 
 
 def _read(store: Store, sizes: dict[str, int], marks: Sequence[Mark], workers: int) -> Any:
-    """Search layers, the largest first, on all cores; gives digest and result as they come."""
+    """Search layers, the largest first, on all cores; yields digest and result as they finish."""
     order = sorted(sizes, key=lambda digest: (-sizes[digest], digest))
     if min(workers, len(order)) < 2 or sum(sizes.values()) < _ALONE:
         search = Search(rules.load(), marks)
         for digest in order:
             yield digest, scan_layer(store.blob(digest), search)
         return
-    # Spawned, for a copy of this process could hold locks of threads that it does not have.
+    # Spawned, because a forked process could inherit locks of threads that it does not have.
     with ProcessPoolExecutor(
         min(workers, len(order)), get_context("spawn"), initializer=_begin, initargs=(tuple(marks),)
     ) as pool:
@@ -168,7 +168,7 @@ def _work(path: Path) -> LayerScan:
 
 
 def _config(image: ImageRecord, store: Store, search: Search) -> tuple[SecretFinding, ...]:
-    """Search what the image's config says: variables, labels, commands, history."""
+    """Search the image's config: variables, labels, commands, history."""
     path = store.blob(image.config)
     try:
         config = json.loads(path.read_bytes())
@@ -193,11 +193,11 @@ def _config(image: ImageRecord, store: Store, search: Search) -> tuple[SecretFin
 
 
 def scan_documents(documents: Mapping[str, bytes], marks: Sequence[Mark]) -> tuple[SecretFinding, ...]:
-    """Search what is attached to an image.
+    """Search the documents that are attached to an image.
 
     Args:
-        documents: by their names.
-        marks: what of this host must not be there.
+        documents: bytes by name.
+        marks: data of this host that must not be in them.
 
     """
     texts = {f"(attached)/{name}": data for name, data in documents.items()}

@@ -1,8 +1,9 @@
-"""One layer, streamed: unpacked a few megabytes at a time, every file searched, deleted ones included.
+"""Search one layer as a stream: a few megabytes at a time, every file, also those that a later layer deletes.
 
-Neither the layer nor a large file is ever in memory as a whole. A window slides over the unpacked tar; what
-the quick search finds in it is looked at in full once enough of what follows is there. Small files and text
-are collected and searched once more, with all rules; archives are collected and opened, whatever their names.
+Neither the layer nor a large file is ever completely in memory. A window slides over the unpacked tar. A
+match of the quick search is examined once enough of the following bytes are in the window. Small files and
+text are collected and searched again with all rules; archives are collected and opened, whatever their
+names.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from imagebuilder.publish.leaks.host import Mark
 from imagebuilder.publish.leaks.rules import SecretFinding
 from imagebuilder.publish.leaks.text import AHEAD, BEHIND, Hit, Search, TextPlace, without_repeats
 
-# Larger pieces are new pages each time, which the kernel has to clear: that takes longer than the search.
+# Larger pieces get new pages from the kernel each time; clearing them takes longer than the search.
 _CHUNK = 1 << 18
 _BLOCK = 512
 # Files up to the one size, and text up to the other, are searched with all rules.
 SMALL = 1 << 20
 TEXT = 1 << 23
-# A header that is longer than this is no header.
+# Longer headers are refused.
 _LONGEST_HEADER = 1 << 20
 # Entries without content, whatever size their header says: links, devices, folders, pipes.
 _EMPTY = b"123456"
 # Archives up to this size are opened.
 _PACKED = 1 << 30
-# What may come out of one file: so many times its size, but at least the one number, and at most the other.
+# How much one file may unpack to: a multiple of its size, within a minimum and a maximum.
 _RATIO, _LEAST, _GREATEST = 200, 1 << 26, 1 << 32
 # More than a person reads; a hostile layer could hold any number.
 _MOST = 1000
@@ -44,7 +45,7 @@ _PAX = re.compile(rb"\d+ (path|size)=([^\n]*)\n")
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A file that was not searched as a whole, and why."""
+    """A file that was not searched completely, and why."""
 
     path: str
     reason: str
@@ -55,7 +56,7 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerScan:
-    """What was read of a layer, files and unpacked bytes, what was found, and what could not be opened."""
+    """The result for a layer: files and unpacked bytes read, findings, and files that could not be opened."""
 
     files: int
     bytes: int
@@ -65,7 +66,7 @@ class LayerScan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Entry:
-    """One file: its path, and where its content begins and ends in the tar."""
+    """A file: its path, and the start and end of its content in the tar."""
 
     path: str
     start: int
@@ -77,7 +78,7 @@ _Span = tuple[int, int]
 
 @dataclass(kw_only=True)
 class _Results:
-    """What was found so far, with the place of the file in the layer; shared with what is in its archives."""
+    """The findings so far, with the file's position in the layer; shared with searches of archives."""
 
     search: Search
     found: dict[SecretFinding, _Span] = field(default_factory=dict)
@@ -100,7 +101,7 @@ def scan_layer(path: Path, search: Search) -> LayerScan:
         search: what to look for.
 
     Raises:
-        StoreError: the blob cannot be read as that.
+        StoreError: the blob cannot be read as a layer.
 
     """
     results = _Results(search=search)
@@ -123,7 +124,7 @@ def scan_layer(path: Path, search: Search) -> LayerScan:
 
 
 def _digests(path: Path, spans: Collection[_Span]) -> Mapping[_Span, str]:
-    """Hash the files in which something was found, in a second reading: there are few, and seldom any."""
+    """Hash the files with findings, by reading the layer again; there are usually none."""
     if not spans:
         return {}
     hashes = {span: hashlib.sha256() for span in spans}
@@ -139,7 +140,7 @@ def _digests(path: Path, spans: Collection[_Span]) -> Mapping[_Span, str]:
 
 @dataclass(kw_only=True)
 class _Collected:
-    """A file that is gathered while the window slides over it: up to `at` so far."""
+    """A file that is collected while the window slides over it, so far up to `at`."""
 
     entry: _Entry
     kind: str
@@ -155,7 +156,7 @@ class _Tar:
     ) -> None:
         self._results = results
         self._search = results.search
-        # For an archive: what reads its members, and where it lies itself.
+        # For an archive: the reader of its members, and its own position.
         self._files = files
         self._outer = outer
         self._window = b""
@@ -186,7 +187,7 @@ class _Tar:
         return self._base + len(self._window)
 
     def _step(self, limit: int, seen: int) -> None:
-        """Look at hits up to one position, look for more up to another, and drop what is done with."""
+        """Examine hits up to one position, search for more up to another, and drop finished data."""
         self._parse()
         self._choose(last=limit == self.end)
         self._collect()
@@ -220,7 +221,7 @@ class _Tar:
                     return
                 size = int(self._long.pop(b"size", b"") or size)
                 if size < 0:
-                    # It would lead back to where we come from, for ever.
+                    # It would lead backwards, in an endless loop.
                     raise ValueError("a file of the tar has a negative size")
                 size = 0 if kind in _EMPTY else size
                 self._enter(block, kind, start, size)
@@ -266,7 +267,7 @@ class _Tar:
         return self._outer.member(entry.path) if self._outer else TextPlace.of(entry.path)
 
     def _choose(self, *, last: bool) -> None:
-        """Choose what is collected, once the first bytes of a file are there."""
+        """Decide whether to collect a file, once its first bytes are in the window."""
         waiting = []
         for entry in self._fresh:
             low = entry.start - self._base
@@ -285,7 +286,7 @@ class _Tar:
         self._fresh = waiting
 
     def _collect(self) -> None:
-        """Gather what the window shows of the chosen files, and search those that are complete."""
+        """Collect the chosen files from the window, and search those that are complete."""
         while self._collected:
             item, entry = self._collected[0], self._collected[0].entry
             data = self._window[item.at - self._base : entry.end - self._base]
@@ -303,7 +304,7 @@ class _Tar:
             self._collected.pop(0).data.close()
 
     def _take(self, item: _Collected, data: bytes) -> None:
-        """Search a file as a whole: its data, or the archive that was collected."""
+        """Search a collected file: its data, or the archive."""
         place, entry = self._place(item.entry), item.entry
         if not item.kind:
             for finding in self._search.rest(data, place):
@@ -316,7 +317,7 @@ class _Tar:
         files.open(item.kind, item.data, place)
 
     def _find(self, limit: int) -> None:
-        """Look for anchors in what is new, up to where the longest one would be cut."""
+        """Search new data for anchors, up to where the longest anchor would be cut."""
         if limit <= self._seen:
             return
         for hit in self._search.hits(self._window[self._seen - self._base :]):
@@ -326,7 +327,7 @@ class _Tar:
         self._seen = limit
 
     def _confirm(self, limit: int) -> None:
-        """Look at the hits in full of which enough is in the window."""
+        """Examine the hits for which the window has enough data."""
         waiting = []
         for hit in self._hits:
             if hit.position >= limit:
@@ -342,7 +343,7 @@ class _Tar:
         self._hits = waiting
 
     def _entry_at(self, position: int) -> tuple[_Entry | None, bool]:
-        """Find the file whose content is at a position; in a header, whose link it may be, and False."""
+        """Return the file at a position, and whether the position is in its content, not its header."""
         index = bisect_right(self._entries, position, key=lambda entry: entry.start)
         if index and position < self._entries[index - 1].end:
             return self._entries[index - 1], True
@@ -363,7 +364,7 @@ class _Files:
         self._depth = 0
 
     def open(self, kind: str, data: Stream, place: TextPlace) -> None:
-        """Search an archive; one that is damaged or has no end becomes a note or a finding."""
+        """Search an archive; a damaged or endless one becomes a note or a finding."""
         self._depth += 1
         try:
             archives.require_depth(self._depth)
@@ -377,7 +378,7 @@ class _Files:
         except ExceededError as error:
             if self._depth > 1:
                 raise
-            about = f"archive that is not searched to its end: {error}"
+            about = f"archive that could not be searched completely: {error}"
             size = f"{self.span[1] - self.span[0]} bytes"
             self._results.note(
                 SecretFinding(
@@ -386,7 +387,9 @@ class _Files:
                 self.span,
             )
         except archives.errors() as error:
-            self._results.remark(place.shown, f"not searched to its end: {error or type(error).__name__}")
+            self._results.remark(
+                place.shown, f"could not be searched completely: {error or type(error).__name__}"
+            )
         finally:
             self._depth -= 1
 
@@ -404,7 +407,7 @@ class _Files:
             self._pieces(first, stream, place)
 
     def _pieces(self, first: bytes, stream: Stream, place: TextPlace) -> None:
-        """Search a large member for what is looked for in all bytes."""
+        """Search a large member only for what is searched in all bytes."""
         search, data, done = self._results.search, first, 0
         while True:
             more = stream.read(_CHUNK)

@@ -1,10 +1,10 @@
-"""Whether a value is a secret that has no format of its own: its name and the kind of its file decide.
+"""Decide whether a value without a format is a secret, by its name and the kind of its file.
 
-Three kinds of file, by how far a value is believed:
+There are three kinds of file. In each, these values count as secrets:
 
     CREDENTIALS   .env, /etc/default, units of systemd, cron, histories: any value that is not a placeholder
-    SETTINGS      YAML, JSON, INI, scripts: a value that nobody would take for words
-    TEXT          code, documents, logs: a value that looks random, in quotes where the language has them
+    SETTINGS      YAML, JSON, INI, scripts: a value that is not made of words
+    TEXT          code, documents, logs: a value that looks random, in quotes if the language has them
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from imagebuilder.publish.leaks.decoded import decode
 
 
 class FileTrust(IntEnum):
-    """How far a file's values are believed."""
+    """How readily a value in this kind of file counts as a secret."""
 
     TEXT = 0
     SETTINGS = 1
@@ -41,11 +41,11 @@ _SETTINGS = re.compile(
     r"^\(config\)/|(?:^|/)(?:config|settings|(?:Docker|Container|Make|Jenkins|Vagrant|Pip|GNUmake)file(?:\.[\w-]+)?|makefile"
     r"|[^/]+\.(?:ini|cfg|conf|cnf|toml|ya?ml|json|properties|sh|bash|zsh|fish|list|sources|tf|xml|config|mk|sql|hcl|plist|desktop))$"
 )
-# Where a value needs no quotes: in the other kinds of text it would be an expression.
+# Files in which a value needs no quotes. In other text it would be an expression.
 _PROSE = re.compile(
     r"(?:^|/)(?:[^./]+|[^/]*\.(?:txt|md|rst|log|out|err|csv|tsv|http|eml|adoc|org)(?:\.\d+)?)$", re.IGNORECASE
 )
-# Before `_key`: what such a key opens. Many others are keys of a mapping.
+# Words before `_key` in names of secrets. Most other names with `_key` are keys of mappings.
 _KEY = re.compile(
     r"(?:^|[_.-])(?:api|access|secret|private|auth|account|encrypt(?:ion)?|sign(?:ing)?|master|service|app(?:lication)?|client|"
     r"storage|subscription|admin|jwt|session|deploy|wandb|root|openai|anthropic|ngc|token|shared|license|hmac|cookie|flask)[_-]?key",
@@ -57,7 +57,7 @@ _NOT_SECRET_NAME = re.compile(
     r"(?:token|secret|password|pass|key|passwd)|csrf|xsrf|tokenizer",
     re.IGNORECASE,
 )
-# Values that stand in the place of a secret.
+# Placeholders.
 _PLACEHOLDER = re.compile(
     r"(?:.*(?:example|placeholder|change[_-]?(?:me|it|this)|dummy|redacted|your[_-]?|_here\b|insert|replace|sample|hunter2|scott|tiger|deadbeef|"
     r"123456789|abcdefgh|qwerty|xxxx|\*\*\*|\.\.\.|----|____|fake|mock|todo|fixme|notreal|not-a-real|lorem|\bnull\b|undefined|foobar|foo-?bar).*"
@@ -66,24 +66,24 @@ _PLACEHOLDER = re.compile(
     r"my[\s_-]\S{0,16}|foo|bar|baz|spam|eggs|abc(?:123|def)?|12345\w{0,4}|secret[_-]?(?:key|token|value|password)?\d*|letmein|passw0rd)",
     re.IGNORECASE,
 )
-# Part of a program, a reference to what is elsewhere, a path, an address, a template.
+# Part of a program, a reference, a path, an address, a template.
 _EXPRESSION = re.compile(
     r"^[$<\[({]|^[%@&!*~^|][\w.-]*$|\$\{?\w|\{\{|\}\}|%\(|<\w+>|^(?:/|\.{1,2}/|~/|[a-z]+://|file:|env:|vault:|arn:|ref\+|projects/|op://|sha\d+:)"
     r"|#\{|[({]\S*[)}]|\w\(|^(?:os|self|this|process|args?|config|settings|request|kwargs|var|local|data|module|each|params?|options?|opts|env|ctx|secrets?|steps|inputs|vars|flags|cls)\.",
 )
-# Where backticks are quotes: in Python's docstrings they mark what is code.
+# Files in which backticks are quotes; in Python's docstrings they mark code.
 _BACKTICK = re.compile(r"\.(?:[cm]?[jt]sx?|go|md|sh|txt)$")
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
-# A name, a version, a date: parts that are long on the average, and can be spoken.
+# Names, versions and dates: their parts are long on average, and pronounceable.
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _NAME_SIGNS = re.compile(r"[A-Za-z0-9\s_.:/+,@#-]+[.]?")
 _UNSPOKEN = re.compile(r"[bcdfghjklmnpqrstvwxz]{5}")
 _LEAST_WORD = 3.4
-# What looks random in code and documents: letters and digits both, no blanks and no brackets.
+# Text that looks random in code and documents: letters and digits, no spaces or brackets.
 _PLAIN = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])(?:[A-Za-z0-9_]|.{32})[A-Za-z0-9+/=_.~!@#$%^&*?-]+")
 _LEAST_AT_ALL, _LEAST, _LEAST_BARE, _LONG, _LONGEST_NUMBER = 4, 8, 12, 24, 5
 _NO_START = ")]:#=.,;\\?"
-# What a package brings is published with it: examples and test data, the same on every host.
+# Files of a package are public anyway: examples and test data, the same on every host.
 _PACKAGED = re.compile(
     r"(?:^|/)(?:(?:site|dist)-packages|node_modules|usr/(?:share|lib|include)|lib/python[23][^/]*)/"
 )
@@ -93,7 +93,7 @@ _NAME = re.compile(rb"[\w.-]*$")
 
 @lru_cache(maxsize=64)
 def kind_of(name: str) -> FileTrust:
-    """Return how far a file of this name is believed."""
+    """Return the kind of a file, by its name."""
     if _CREDENTIALS.search(name):
         return FileTrust.CREDENTIALS
     return FileTrust.SETTINGS if _SETTINGS.search(name) else FileTrust.TEXT
@@ -103,8 +103,8 @@ def accepts(found: re.Match[bytes], name: str) -> bool:
     """Return whether a match of a rule with `named` is a secret.
 
     Args:
-        found: with the groups of the rule `named-secret`, or with `secret` alone where a command or a call
-            says that a password stands there.
+        found: has the groups of the rule `named-secret`, or only `secret` if a command or call shows that
+            it is a password.
         name: of the file.
 
     """
@@ -126,12 +126,12 @@ def accepts(found: re.Match[bytes], name: str) -> bool:
 
 
 def is_value(value: bytes) -> bool:
-    """Return whether a value that is kept as a secret is one, and not a placeholder."""
+    """Return True if a value stored as a secret is one, and not a placeholder."""
     return _looks_secret(value.decode("utf-8", "replace").strip(), FileTrust.CREDENTIALS)
 
 
 def _is_assigned(found: re.Match[bytes], name: str) -> bool:
-    """Return whether the name is one of a secret, and the value is given to it."""
+    """Return True if the name is that of a secret, and the value is assigned to it."""
     before = found.string[max(0, found.start() - _BACK) : found.start()]
     head = cast("re.Match[bytes]", _NAME.search(before))[0]
     before = before[: len(before) - len(head)]
@@ -143,14 +143,14 @@ def _is_assigned(found: re.Match[bytes], name: str) -> bool:
     if found["quote"] == b"`" and not _BACKTICK.search(name):
         return False
     after = found.string[found.end("secret") : found.end() + _BACK]
-    # What shows a badge is public.
+    # A token in the URL of a badge is public.
     if before.endswith((b"?", b"&")) and b"badge" in before + after:
         return False
     return _is_given(found, name, before, word)
 
 
 def _is_given(found: re.Match[bytes], name: str, before: bytes, word: str) -> bool:
-    """Return whether what is between the name and the value says that the one is the other."""
+    """Return True if the text between name and value is an assignment."""
     separator, close = found["sep"], found["close"]
     if separator.strip() == b",":
         return bool(found["quote"]) and any(sign in close for sign in b"\"'")
@@ -165,7 +165,7 @@ def _is_given(found: re.Match[bytes], name: str, before: bytes, word: str) -> bo
 
 
 def _looks_secret(value: str, kind: FileTrust) -> bool:
-    """Return whether a value of this kind of file is one that opens something."""
+    """Return True if a value in this kind of file looks like a real secret."""
     value = value.partition("</")[0].strip()
     if len(value) < _LEAST_AT_ALL or _PLACEHOLDER.fullmatch(value) or _EXPRESSION.search(value):
         return False
@@ -189,7 +189,7 @@ def _looks_secret(value: str, kind: FileTrust) -> bool:
 
 
 def _is_words(value: str) -> bool:
-    """Return whether a value is made of words and numbers: a name, a version, a date."""
+    """Return True if a value is made of words and numbers: a name, a version, a date."""
     parts = _PARTS.findall(value)
     return (
         _NAME_SIGNS.fullmatch(value) is not None
@@ -199,7 +199,7 @@ def _is_words(value: str) -> bool:
 
 
 def _changes(text: str) -> float:
-    """Return how often the kind of character changes, from 0 to 1: seldom in words, often in what is random.
+    """Return how often the kind of character changes, from 0 to 1: rarely in words, often in random text.
 
     >>> _changes("correcthorse"), _changes("a1b2c3")
     (0.0, 1.0)

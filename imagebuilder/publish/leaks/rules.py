@@ -1,4 +1,4 @@
-"""The rules as data: what to look for, how to be sure, and what is known to be harmless."""
+"""The rules as data: what to search for, how to confirm it, and what is known to be harmless."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ _FOLDER = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, kw_only=True)
 class SecretFinding:
-    """One secret, told without telling it.
+    """A secret, described without revealing it.
 
     Attributes:
         rule: the rule's name.
         about: what kind of secret it is.
-        path: of the file in its layer; `(config)/...` for the image's config, `(attached)/...` for what goes
-            with it.
-        line: in the file, from 1; 0 in a file that is not text.
+        path: of the file in its layer; `(config)/...` for the image's config, `(attached)/...` for documents.
+        line: in the file, from 1; 0 if the file is not text.
         hint: its first characters and its length.
         sha256: of the secret, by which known.yaml names it.
-        inside: path in the archive that the file is; "" where it is not one.
-        file: sha256 of the file, by which a recipe names it.
+        inside: if the file is an archive, the path in it; else "".
+        file: sha256 of the file, for `not_secret:` in a recipe.
 
     """
 
@@ -69,7 +68,7 @@ _Expression = Annotated[str, AfterValidator(_expression)]
 
 
 class Rule(Strict):
-    """One format; rules.yaml says what the keys mean."""
+    """A format; rules.yaml explains the keys."""
 
     name: str
     about: str
@@ -102,7 +101,7 @@ class _KnownFile(Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A rule, ready for use."""
+    """A compiled rule."""
 
     rule: Rule
     anchors: tuple[bytes, ...]
@@ -112,7 +111,7 @@ class Format:
 
 @dataclass(frozen=True, kw_only=True)
 class SecretRules:
-    """All rules, ready for use; `version` is a hash of everything that decides what is found."""
+    """All compiled rules; `version` is a hash of everything that decides what is found."""
 
     formats: tuple[Format, ...]
     placeholders: re.Pattern[str]
@@ -121,7 +120,7 @@ class SecretRules:
     version: str
 
     def is_known(self, path: str, sha256: str) -> bool:
-        """Return True if this is test data of a package, or a reviewed false finding."""
+        """Return True if this is test data of a package, or a reviewed false positive."""
         return bool(self.published.search(path)) or any(
             digest == sha256 and fnmatchcase(path, pattern) for pattern, digest in self.known
         )
@@ -133,7 +132,7 @@ def load() -> SecretRules:
     given = yamlfile.validate(yamlfile.read(_FOLDER / "rules.yaml"), _Rules)
     known = yamlfile.validate(yamlfile.read(_FOLDER / "known.yaml"), _KnownFile)
     digest = hashlib.sha256()
-    # Data and code alike: another way of reading finds other things, and remembered results no longer count.
+    # Of data and code: if either changes, kept results are no longer valid.
     for path in sorted((*_FOLDER.glob("*.yaml"), *_FOLDER.glob("*.py"))):
         digest.update(path.read_bytes())
     return SecretRules(

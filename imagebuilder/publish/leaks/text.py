@@ -1,4 +1,4 @@
-"""A piece of text or binary data against the rules: a quick search for anchors, then each format in full."""
+"""Apply the rules to text or binary data: a quick search for anchors, then the format of each hit."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from imagebuilder.publish.leaks.host import Mark
 from imagebuilder.publish.leaks.rules import Format, SecretFinding, SecretRules
 from imagebuilder.publish.leaks.words import Words
 
-# The longest match counts from its anchor; a private key of 16384 bits is below that in base64.
+# The longest match from its anchor; a private key of 16384 bits is shorter than that in base64.
 AHEAD = 65_536
-# The farthest that a match begins before its anchor, or its name does; above every rule's `back`.
+# How far before its anchor a match or its name may begin; larger than every rule's `back`.
 BEHIND = 512
 _SHOWN = 4
 _HEAD = 1024
-# Base64 of base64: more is nobody's habit.
+# Base64 of base64 is decoded, deeper nesting is not.
 _DEPTH = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextPlace:
-    """Where data is: a file of a layer, or a member of the archive that this file is.
+    """The location of data: a file in a layer, or a member of an archive.
 
     Attributes:
         path: of the file in its layer.
         inside: path of the member; "" for the file itself.
-        name: by which rules choose files, the innermost of the two.
+        name: the innermost path, by which rules select files.
 
     """
 
@@ -42,29 +42,29 @@ class TextPlace:
 
     @classmethod
     def of(cls, path: str) -> TextPlace:
-        """Name a file."""
+        """Return the location of a file."""
         return cls(path=path, name=path)
 
     def member(self, name: str) -> TextPlace:
-        """Name a member of the archive that is here."""
+        """Return the location of a member of this archive."""
         inside = f"{self.inside}/{name}" if self.inside else name
         return TextPlace(path=self.path, inside=inside, name=name)
 
     @property
     def shown(self) -> str:
-        """The path, and the one inside of it."""
+        """Return the path, with the path inside of the archive."""
         return f"{self.path} ({self.inside})" if self.inside else self.path
 
 
 class Hit(NamedTuple):
-    """An anchor at a place: the format to try, or the mark of this host that it is."""
+    """An anchor at a position: the format to try, or the mark of this host."""
 
     position: int
     what: Format | Mark
 
 
 class Search:
-    """Rules and marks made into one search; kept by each worker, as making it takes longer than using it."""
+    """Rules and marks compiled into one search; each worker keeps it, because compiling takes long."""
 
     def __init__(self, rules: SecretRules, marks: Sequence[Mark]) -> None:
         self.rules = rules
@@ -83,17 +83,17 @@ class Search:
         self.longest = self._everywhere.longest
 
     def hits(self, data: bytes) -> Iterator[Hit]:
-        """Find every mark, and every anchor that is looked for in all bytes."""
+        """Find every mark, and every anchor that is searched in all bytes."""
         for position, what in self._everywhere.find(data):
             yield Hit(position, what)
 
     def confirm(self, hit: Hit, data: bytes, low: int, high: int, place: TextPlace) -> SecretFinding | None:
-        """Look at a hit in full.
+        """Examine a hit.
 
         Args:
             hit: in `data`.
-            data: holds the file, or a part of it.
-            low: where the file's part begins there.
+            data: has the file, or a part of it.
+            low: where the file begins in `data`.
             high: where it ends.
             place: of the file.
 
@@ -101,7 +101,7 @@ class Search:
         if isinstance(hit.what, Mark):
             return self.marked(hit.what, place, _line(data, low, hit.position))
         item, end = hit.what, min(high, hit.position + AHEAD)
-        # Not `search`: it would go on to the end of what is there for every anchor that means nothing.
+        # Not `search`: for a meaningless anchor it would scan to the end of the data.
         for start in range(max(low, hit.position - item.rule.back), hit.position + 1):
             if found := item.pattern.match(data, start, end):
                 break
@@ -113,7 +113,7 @@ class Search:
         return self._finding(item, secret, place, _line(data, low, found.start()))
 
     def marked(self, mark: Mark, place: TextPlace, line: int) -> SecretFinding:
-        """Tell of a mark that was found."""
+        """Return the finding for a mark."""
         return SecretFinding(
             rule=mark.kind, about=mark.about, path=place.path, line=line, hint=mark.hint, sha256="",
             inside=place.inside,
@@ -127,10 +127,10 @@ class Search:
         yield from self.rest(data, place)
 
     def rest(self, data: bytes, place: TextPlace, depth: int = 0) -> Iterator[SecretFinding]:
-        """Apply to a whole file what the search of every byte leaves out."""
+        """Apply the rules that need a whole file."""
         is_text = b"\0" not in data[:_HEAD]
         for position, item in self._small.find(data):
-            # The rules that a name decides are for text: in a program any two words may lie side by side.
+            # Rules that decide by a name are for text: in a binary, any two words may be side by side.
             if (is_text or not item.rule.named) and (
                 finding := self.confirm(Hit(position, item), data, 0, len(data), place)
             ):
@@ -145,7 +145,7 @@ class Search:
             yield from self._decoded(data, place, depth + 1)
 
     def _all(self, item: Format, data: bytes, place: TextPlace) -> Iterator[SecretFinding]:
-        """Apply a rule that looks at whole files."""
+        """Apply a rule for whole files."""
         matches = item.pattern.finditer(data) if item.rule.files else filter(None, [item.pattern.match(data)])
         for found in matches:
             finding = self._finding(item, found["secret"], place, _line(data, 0, found.start()))
@@ -153,7 +153,7 @@ class Search:
                 yield finding
 
     def _decoded(self, data: bytes, place: TextPlace, depth: int) -> Iterator[SecretFinding]:
-        """Apply everything to what a file says in another encoding."""
+        """Apply all rules to decoded parts of a file."""
         if text := decoded.utf16(data):
             yield from self._again(text, place, depth)
         for position, text in decoded.runs(data, place.name):
@@ -171,7 +171,7 @@ class Search:
         yield from self.rest(data, place, depth)
 
     def _in_manifest(self, value: bytes, place: TextPlace, line: int) -> SecretFinding | None:
-        """Tell of a value of a Secret, whatever it is."""
+        """Return the finding for a value of a Kubernetes Secret."""
         item = next(item for item in self._starts if item.rule.name == "kubernetes-secret")
         return self._finding(item, value, place, line) if named.is_value(value) else None
 
@@ -193,7 +193,7 @@ class Search:
 
 
 def without_repeats(findings: Sequence[SecretFinding]) -> tuple[SecretFinding, ...]:
-    """Leave out what only its name tells, where a rule with a format found something in the same line."""
+    """Drop findings by name if a rule with a format found something in the same line."""
     plain = {"named-secret", "authorization-header", "kubernetes-secret", "command-password", "call-password"}
     sure = {(item.path, item.inside, item.line) for item in findings if item.rule not in plain}
     seen: set[tuple[str, str, int, str]] = set()
@@ -208,14 +208,14 @@ def without_repeats(findings: Sequence[SecretFinding]) -> tuple[SecretFinding, .
 
 
 def _hint(secret: bytes) -> str:
-    """Show enough to find a secret again, and not enough to use it."""
+    """Return enough of a secret to find it, but not enough to use it."""
     text = secret.strip().decode("ascii", "replace")
     head = "".join(char if char.isprintable() and char != "\ufffd" else "?" for char in text[:_SHOWN])
     return f"{head}..., {len(secret)} bytes" if len(secret) >= 3 * _SHOWN else f"{len(secret)} bytes"
 
 
 def _line(data: bytes, low: int, position: int) -> int:
-    """Count lines up to a position; 0 where the data before it is no text."""
+    """Return the line number of a position; 0 if the data before it is not text."""
     if position - low > 1 << 20 or b"\0" in data[max(low, position - 1024) : position]:
         return 0
     return data.count(b"\n", low, position) + 1

@@ -1,4 +1,4 @@
-"""Many words in one pass over bytes."""
+"""Search bytes for many words in one pass."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Generic, TypeVar
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
-# The search that looks at many bytes in one instruction takes 64 words; with more it is ten times slower.
+# The SIMD search handles up to 64 words; with more, the search is ten times slower.
 _MOST = 60
 _Owner = TypeVar("_Owner")
 
 
 class Words(Generic[_Owner]):
-    """Words and what each stands for; kept by each worker, as making it takes longer than using it."""
+    """Words and their meanings; each worker keeps it, because compiling takes long."""
 
     def __init__(self, owned: Sequence[tuple[bytes, _Owner]]) -> None:
         self.longest = max((len(word) for word, _ in owned), default=1)
         parts = [owned[at : at + _MOST] for at in range(0, len(owned), _MOST)]
-        # The one is quick and finds no match inside another; the other does, at an eighth of the speed.
+        # The first is quick but finds no match inside another; the second does, at an eighth of the speed.
         self._parts = [
             (
                 BytesAhoCorasick([word for word, _ in part], matchkind=MatchKind.LeftmostFirst),
@@ -31,10 +31,10 @@ class Words(Generic[_Owner]):
         ]
 
     def find(self, data: bytes) -> Iterator[tuple[int, _Owner]]:
-        """Find every word: its place, and what it stands for.
+        """Find every word: its position and meaning.
 
-        What the quick search leaves out begins inside a match that it finds: there the thorough one looks,
-        where another word can begin inside it at all.
+        The quick search misses only words that begin inside one of its matches. So the thorough search looks
+        there, if another word can begin inside this one at all.
         """
         for quick, thorough, owners, crowded in self._parts:
             for index, low, high in quick.find_matches_as_indexes(data):
@@ -48,7 +48,7 @@ class Words(Generic[_Owner]):
 
 
 def _crowded(words: Sequence[bytes]) -> frozenset[int]:
-    """Name the words inside of which another one, or the same again, can begin."""
+    """Return the words inside which another word, or the same one again, can begin."""
     whole = Counter(words)
     starts = Counter(word[:end] for word in words for end in range(1, len(word) + 1))
 
