@@ -83,38 +83,42 @@ def _show_index(found: IndexInspection, *, as_json: bool) -> None:
         _show(image)
 
 
+_Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help="Public key (cosign.pub) that must have signed the image and its documents.",
+    ),
+]
+_Recipe = Annotated[
+    Path | None,
+    typer.Option(
+        "--recipe", metavar="FILE", help="The recipe, with its lock, that the image must be made from."
+    ),
+]
+_SignedFor = Annotated[
+    str,
+    typer.Option(
+        "--signed-for",
+        metavar="REPOSITORY",
+        help="For a copied image: the repository that signatures must name. [default: the image's own]",
+    ),
+]
+_RebuildToo = Annotated[
+    bool,
+    typer.Option("--rebuild", help="Build the image again from the attached recipe and lock, and compare."),
+]
+
+
 @app.command()
 def verify(
     target: Annotated[str, typer.Argument(metavar="IMAGE", help="registry.example/team/name:TAG or @DIGEST")],
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            "--key",
-            metavar="FILE",
-            help="Public key (cosign.pub) that must have signed the image and its documents.",
-        ),
-    ] = None,
-    recipe: Annotated[
-        Path | None,
-        typer.Option(
-            "--recipe", metavar="FILE", help="The recipe, with its lock, that the image must be made from."
-        ),
-    ] = None,
-    signed_for: Annotated[
-        str,
-        typer.Option(
-            "--signed-for",
-            metavar="REPOSITORY",
-            help="For a copied image: the repository that signatures must name. [default: the image's own]",
-        ),
-    ] = "",
+    key: _Key = None,
+    recipe: _Recipe = None,
+    signed_for: _SignedFor = "",
     platform: PlatformName = "",
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild", help="Build the image again from the attached recipe and lock, and compare."
-        ),
-    ] = False,
+    rebuild: _RebuildToo = False,
     plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,

@@ -130,14 +130,17 @@ def check(
     raise typer.Exit(worst)
 
 
+_Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RECIPE [PIN...]", help="A recipe; after --upgrade, the pins or packages to move."
+    ),
+]
+
+
 @app.command()
 def lock(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RECIPE [PIN...]", help="A recipe; after --upgrade, the pins or packages to move."
-        ),
-    ],
+    words: _Words,
     upgrade: Annotated[
         bool,
         typer.Option(

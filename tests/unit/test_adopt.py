@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import ImageNotFound
 from typer.testing import CliRunner
 
 from imagebuilder import catalog, cli
@@ -17,7 +21,9 @@ from imagebuilder.bases import inventory, tree
 from imagebuilder.bases.images import Image
 from imagebuilder.bases.inventory import Inventory, Mpi
 from imagebuilder.core import files
-from imagebuilder.errors import ConflictError, ImagebuilderError, InputError, RegistryError
+from imagebuilder.errors import BuildError, ConflictError, ImagebuilderError, InputError, RegistryError
+from imagebuilder.host import engine as engines
+from imagebuilder.host.engine import Engine
 from imagebuilder.recipe import Recipe
 from imagebuilder.registry import reader
 from imagebuilder.store import Store
@@ -510,6 +516,75 @@ def test_a_recipe_that_exists_is_kept_and_no_image_is_read(tmp_path: Path) -> No
         "imagebuilder init: --recipe, --from-image and --from-requirements exclude each other\n"
         "  -> keep one of them"
     )
+
+
+class FakeEngine:
+    """The engine's client, as far as an image is read: it cannot start anything."""
+
+    def __init__(self, tar: bytes, architecture: str = "amd64") -> None:
+        self._tar, self._architecture = tar, architecture
+        self.created: list[dict[str, Any]] = []
+        self.images = self.api = self
+        self.containers = self.networks = SimpleNamespace(list=lambda **_: [])
+
+    def get(self, name: str) -> SimpleNamespace:
+        if not name.startswith("train"):
+            raise ImageNotFound("no such image")
+        attributes = {"Os": "linux", "Architecture": self._architecture, "Id": "sha256:0123456789abcdef"}
+        return SimpleNamespace(attrs={**attributes, "Config": {"Env": ["A=b"]}})
+
+    def create_container(self, image: str, **settings: Any) -> dict[str, str]:
+        self.created.append({"image": image, **settings})
+        return {"Id": "c"}
+
+    def export(self, container: str, chunk_size: int) -> Iterator[bytes]:
+        assert (container, chunk_size) == ("c", 1 << 20)
+        return (self._tar[start : start + 700] for start in range(0, len(self._tar), 700))
+
+
+def with_engine(patch: pytest.MonkeyPatch, client: FakeEngine) -> None:
+    @contextlib.contextmanager
+    def connect(_: str) -> Iterator[Engine]:
+        offered = {"version": "1", "cores": 1, "memory_bytes": 1, "offers_gpus": False}
+        yield Engine(client=client, kind="docker", **offered)  # type: ignore[arg-type]
+
+    patch.setattr(engines, "connect", connect)
+
+
+SOUND = tar_of({"etc/os-release": RELEASE, "var/lib/dpkg/status": status(), **dist(VENV, "einops", "0.8.1")})
+
+
+def test_an_image_of_the_engine_is_read_from_a_container_that_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeEngine(SOUND)
+    with_engine(monkeypatch, client)
+    draft = adopt.image("train:1", "train", "", None, Store(tmp_path))
+    assert (draft.fields["pip"], draft.fields["env"]) == (["einops==0.8.1"], {"A": "b"})
+    assert "docker's sha256:0123456789ab" in draft.origin
+    (made,) = client.created
+    assert (made["image"], made["command"], made["network_disabled"]) == ("train:1", ["none"], True)
+
+
+@pytest.mark.parametrize(
+    ("client", "platform", "kind", "message"),
+    [
+        (FakeEngine(SOUND, "s390x"), "", InputError, "docker has it for linux/s390x, not for linux/amd64 or"),
+        (FakeEngine(SOUND), "linux/arm64", InputError, "docker has it for linux/amd64, not for linux/arm64"),
+        (FakeEngine(SOUND[:1000]), "", BuildError, "train: its files cannot be read: "),
+    ],
+)
+def test_an_image_of_the_engine_that_cannot_be_read(
+    client: FakeEngine,
+    platform: str,
+    kind: type[ImagebuilderError],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_engine(monkeypatch, client)
+    with pytest.raises(kind, match=message):
+        adopt.image("train", "x", platform, None, Store(tmp_path))
 
 
 # Requirement files.
