@@ -17,7 +17,7 @@ from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.recipe import Places, Recipe
 
 if TYPE_CHECKING:
-    from imagebuilder.recipe.requirements import FileDemands
+    from imagebuilder.recipe.requirements import FileDemands, Package
 
 VENV = "/opt/venv"
 _SITE = VENV + "/lib/python{python}/site-packages"
@@ -88,6 +88,7 @@ class Selection:
         parts: the components of the image, each with its chosen provider; sorted by name.
         places: the places of the recipe's keys, for messages.
         demands: what the recipe's requirement files ask for, by platform.
+        package: the name and the build requirements of the user's own package, where the recipe has one.
 
     """
 
@@ -96,6 +97,7 @@ class Selection:
     parts: tuple[Part, ...]
     places: Places
     demands: Mapping[str, tuple[FileDemands, ...]] = field(default_factory=dict)
+    package: Package | None = None
 
     @property
     def by_name(self) -> dict[str, Part]:

@@ -30,7 +30,6 @@ from imagebuilder.cli.base import (
     out_json,
     warn,
 )
-from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import TestFailure
 
 if TYPE_CHECKING:
@@ -281,6 +280,8 @@ def _tell_uncommitted(read: LockedRecipe) -> None:
     """Warn of files that the commit in the labels does not have, or has otherwise."""
     if not read.selection.recipe.copies or not (names := read.copied.uncommitted):
         return
+    from imagebuilder.core.yamlfile import printable  # late: it loads pydantic, which `--help` does without
+
     shown = ", ".join(map(printable, names[:_FEW])) + (
         f" and {len(names) - _FEW} more" if names[_FEW:] else ""
     )

@@ -24,6 +24,8 @@ LOCK = f"{OWN}lock"
 RECIPE = f"{OWN}recipe"
 # Checksums of the user's own files: one for each folder that the recipe copies, in its order.
 PROJECT = f"{OWN}project"
+# Checksum of the folder of the user's own package.
+PACKAGE = f"{OWN}package"
 # Which engine made the image, where that matters.
 ENGINE = f"{OWN}engine"
 SSH_PORT = f"{OWN}ssh.port"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from imagebuilder.bases import read
 from imagebuilder.engines.context import BuildContext
-from imagebuilder.errors import LockError, Problem, RegistryError
+from imagebuilder.errors import BuildError, LockError, Problem, RegistryError
 from imagebuilder.lock.model import BaseImage, Wheel
-from imagebuilder.plan import BuiltLayer
+from imagebuilder.plan import BuiltLayer, PackageLayer
 from imagebuilder.resolve import closure
 from imagebuilder.resolve.request import Request
 
@@ -63,6 +64,39 @@ def require_build(context: BuildContext, layer: BuiltLayer) -> None:
     _require(
         layer.wheels, asked, context, f"the lock of {context.lock.recipe}: builds.{layer.component}.wheels"
     )
+
+
+def require_package_build(context: BuildContext, layer: PackageLayer) -> None:
+    """Refuse a project's build, before it runs, if it has wheels that nothing requires, or lacks some.
+
+    Raises:
+        LockError: names every such wheel.
+
+    """
+    if context.request is None:
+        return
+    asked = closure.of_project(context.request(), context.lock)
+    where = f"the lock of {context.lock.recipe}: project.wheels"
+    _require(layer.requirements.wheels, asked, context, where)
+
+
+def require_package(context: BuildContext, layer: PackageLayer, wheel: Path) -> None:
+    """Refuse a project's wheel that requires something which the image does not have.
+
+    Raises:
+        BuildError: names it.
+
+    """
+    if context.request is None:
+        return
+    request = context.request()
+    extras = request.project.extras if request.project else ()
+    if found := closure.lacking(wheel, extras, request, context.lock):
+        raise BuildError(
+            f"the package's own wheel requires {', '.join(found)}, which the image does not have",
+            where=layer.title,
+            hint="its backend adds that: name it under `dependencies` of [project], or under `pip:`",
+        )
 
 
 def _require(wheels: Sequence[Wheel], asked: closure.Asked, context: BuildContext, where: str) -> None:

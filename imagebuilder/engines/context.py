@@ -18,6 +18,7 @@ from imagebuilder.plan import (
     KeysLayer,
     OsLayer,
     OsPart,
+    PackageLayer,
     WheelLayer,
 )
 from imagebuilder.store import Store
@@ -25,7 +26,9 @@ from imagebuilder.store import Store
 if TYPE_CHECKING:
     from imagebuilder.resolve.request import Request
 
-Step = ImportedLayer | OsLayer | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | KeysLayer
+Step = (
+    ImportedLayer | OsLayer | BuiltLayer | WheelLayer | BytecodeLayer | FilesLayer | PackageLayer | KeysLayer
+)
 """What one step makes: a layer, or a system with all its parts."""
 Scheduled = Step | OsPart
 """Every layer but those of the user's own files, which need neither a download nor a program."""

@@ -75,6 +75,7 @@ def build(
 
     """
     started = time.monotonic()
+    render.require_possible(plan)
     builder = buildx.look_up(options.builder)
     if not builder.merges:
         if output is not None:

@@ -15,7 +15,7 @@ from imagebuilder.host import emulation
 from imagebuilder.host.tools import HOST, Tools, choose_tools
 from imagebuilder.image import oci
 from imagebuilder.layers import hints
-from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, Plan, ProjectLayer
+from imagebuilder.plan import BuiltLayer, BytecodeLayer, Layer, OsLayer, PackageLayer, Plan, ProjectLayer
 from imagebuilder.store import ImageRecord, LayerRecord, Store
 
 __all__ = ["BuildContext", "Built", "build", "missing_layers", "require_possible"]
@@ -60,7 +60,7 @@ def require_possible(layers: Iterable[Layer], tools: Tools = HOST) -> None:
         if isinstance(layer, ProjectLayer):
             continue
         step = step_of(layer)
-        if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer):
+        if isinstance(step, OsLayer | BuiltLayer | BytecodeLayer | PackageLayer):
             machine = step.root if isinstance(step, BuiltLayer) else step
             if not tools.contained:
                 emulation.require(platforms.of(machine.architecture))

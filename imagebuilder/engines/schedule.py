@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
+from pathlib import Path
 
 from imagebuilder.core import process
 from imagebuilder.core.progress import Advance
@@ -22,9 +23,10 @@ from imagebuilder.fetch import locked
 from imagebuilder.fetch.locked import Package
 from imagebuilder.host.tools import choose_tools
 from imagebuilder.layers.bytecode.interpreter import Interpreters
+from imagebuilder.layers.package import wheel_name
 from imagebuilder.layers.wheels.collisions import check_collisions
 from imagebuilder.lock.model import Wheel
-from imagebuilder.plan import BuiltLayer, Layer, OsLayer, Plan, WheelLayer
+from imagebuilder.plan import BuiltLayer, Layer, OsLayer, PackageLayer, Plan, WheelLayer
 from imagebuilder.store import DamagedDownloadError, LayerRecord, check_bytes
 
 
@@ -93,6 +95,7 @@ def check_wheels(plan: Plan, context: BuildContext) -> None:
         if context.store.has_download(wheel.sha256, wheel.size)
     }
     files = {name: context.store.download(wheel.sha256) for name, wheel in wheels.items()}
+    files |= _package_wheel(plan, context)
     try:
         check_collisions(files)
     except BuildError:
@@ -101,6 +104,15 @@ def check_wheels(plan: Plan, context: BuildContext) -> None:
         if not damaged:
             raise
         check_collisions({name: path for name, path in files.items() if name not in damaged})
+
+
+def _package_wheel(plan: Plan, context: BuildContext) -> dict[str, Path]:
+    """Find the wheel of the user's project, by its name."""
+    records = (
+        context.store.layer(layer.wheel_key) for layer in plan.layers if isinstance(layer, PackageLayer)
+    )
+    places = [context.store.blob(record.digest) for record in records if record]
+    return {wheel_name(place): place for place in places}
 
 
 def _was_damaged(wheel: Wheel, context: BuildContext) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imagebuilder.core.progress import Advance
-from imagebuilder.engines.agreement import require_build
+from imagebuilder.engines.agreement import require_build, require_package, require_package_build
 from imagebuilder.engines.context import BuildContext, Step
 from imagebuilder.fetch.locked import Package
 from imagebuilder.host.tools import choose_tools
@@ -15,6 +15,8 @@ from imagebuilder.layers.bytecode.interpreter import Interpreters
 from imagebuilder.layers.bytecode.layer import build_bytecode_layer
 from imagebuilder.layers.files import build_files_layer, build_keys_layer
 from imagebuilder.layers.imported import import_layer
+from imagebuilder.layers.package import build_package_layer, build_package_wheel
+from imagebuilder.layers.project import find
 from imagebuilder.layers.system.install import build_os_layer, build_os_parts
 from imagebuilder.layers.wheels.layer import build_wheel_layer
 from imagebuilder.lock.model import Deb, Source, Wheel
@@ -26,6 +28,7 @@ from imagebuilder.plan import (
     KeysLayer,
     OsLayer,
     OsPart,
+    PackageLayer,
     UpperOsLayer,
     WheelLayer,
     parts,
@@ -74,6 +77,8 @@ def packages(layer: Step) -> tuple[Package, ...]:
             needed = layer.wheels
         case BytecodeLayer():
             needed = (*layer.below, *layer.packages, *layer.wheels)
+        case PackageLayer():
+            needed = (*layer.below, *layer.packages, *layer.requirements.wheels)
         case FilesLayer() | KeysLayer():
             pass
     return needed
@@ -88,40 +93,63 @@ def _make_one(layer: Step, context: BuildContext, pythons: Interpreters, advance
             progress.end(layer.key, layer.title, "cached", record.size)
             return record
         try:
-            match layer:
-                case ImportedLayer():
-                    progress.begin(layer.key, layer.title, "checking", layer.blob.size)
-                    record = import_layer(layer, store, advance)
-                case OsLayer():
-                    progress.begin(layer.key, layer.title, "installing")
-                    files = _files(layer.debs, store)
-                    record = build_os_layer(layer, files, store, advance, choose_tools(context.site))
-                case BuiltLayer():
-                    progress.begin(layer.key, layer.title, "compiling")
-                    require_build(context, layer)
-                    files = _files((*layer.root.debs, *layer.wheels, *layer.sources), store)
-                    tools = choose_tools(context.site)
-                    below = _blobs(layer.below, store)
-                    record = build_built_layer(layer, files, below, store, advance, tools=tools)
-                case WheelLayer():
-                    progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
-                    record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance)
-                case BytecodeLayer():
-                    progress.begin(layer.key, layer.title, "compiling")
-                    files = _files((*layer.wheels, *layer.packages), store)
-                    record = build_bytecode_layer(layer, files, store, advance, pythons)
-                case FilesLayer():
-                    progress.begin(layer.key, layer.title, "writing")
-                    record = build_files_layer(layer, store)
-                case KeysLayer():
-                    progress.begin(layer.key, layer.title, "making")
-                    record = build_keys_layer(layer, store)
+            record = _made(layer, context, pythons, advance)
         except BaseException:
             progress.end(layer.key, layer.title, "failed")
             raise
         store.put_layer(layer.key, record)
     progress.end(layer.key, layer.title, "done", record.size)
     return record
+
+
+def _made(layer: Step, context: BuildContext, pythons: Interpreters, advance: Advance) -> LayerRecord:
+    store, progress = context.store, context.progress
+    match layer:
+        case ImportedLayer():
+            progress.begin(layer.key, layer.title, "checking", layer.blob.size)
+            record = import_layer(layer, store, advance)
+        case OsLayer():
+            progress.begin(layer.key, layer.title, "installing")
+            files = _files(layer.debs, store)
+            record = build_os_layer(layer, files, store, advance, choose_tools(context.site))
+        case BuiltLayer():
+            progress.begin(layer.key, layer.title, "compiling")
+            require_build(context, layer)
+            files = _files((*layer.root.debs, *layer.wheels, *layer.sources), store)
+            tools = choose_tools(context.site)
+            below = _blobs(layer.below, store)
+            record = build_built_layer(layer, files, below, store, advance, tools=tools)
+        case WheelLayer():
+            progress.begin(layer.key, layer.title, "splicing", sum(w.size for w in layer.wheels))
+            record = build_wheel_layer(layer, _files(layer.wheels, store), store, advance)
+        case BytecodeLayer():
+            progress.begin(layer.key, layer.title, "compiling")
+            files = _files((*layer.wheels, *layer.packages), store)
+            record = build_bytecode_layer(layer, files, store, advance, pythons)
+        case FilesLayer():
+            progress.begin(layer.key, layer.title, "writing")
+            record = build_files_layer(layer, store)
+        case PackageLayer():
+            progress.begin(layer.key, layer.title, "building")
+            record = _make_package(layer, context, advance)
+        case KeysLayer():
+            progress.begin(layer.key, layer.title, "making")
+            record = build_keys_layer(layer, store)
+    return record
+
+
+def _make_package(layer: PackageLayer, context: BuildContext, advance: Advance) -> LayerRecord:
+    """Make a project's wheel, unless the store has it, and unpack it."""
+    store = context.store
+    wheel = store.layer(layer.wheel_key)
+    if wheel is None:
+        require_package_build(context, layer)
+        files = _files((*layer.packages, *layer.requirements.wheels), store)
+        folder = find(context.recipe_folder, layer.source, layer.title)
+        wheel = build_package_wheel(layer, folder, files, store, tools=choose_tools(context.site))
+        require_package(context, layer, store.blob(wheel.digest))
+        store.put_layer(layer.wheel_key, wheel)
+    return build_package_layer(layer, wheel, store, advance)
 
 
 def _make_parts(

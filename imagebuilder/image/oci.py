@@ -24,6 +24,7 @@ from imagebuilder.plan import (
     Layer,
     OsLayer,
     OsPart,
+    PackageLayer,
     Plan,
     ProjectLayer,
     WheelLayer,
@@ -216,7 +217,7 @@ def _component(layer: Layer) -> str:
             return layer.distribution
         case OsPart():
             return layer.system.distribution
-        case BuiltLayer() | WheelLayer() | BytecodeLayer():
+        case BuiltLayer() | WheelLayer() | BytecodeLayer() | PackageLayer():
             return layer.component
         case FilesLayer():
             return layer.name

@@ -24,7 +24,7 @@ from imagebuilder.errors import BuildError, InputError, Problem
 from imagebuilder.layers import archive, dockerignore
 from imagebuilder.layers.dockerignore import Matches, Rules
 from imagebuilder.layers.files import folder_mode
-from imagebuilder.plan import ProjectLayer
+from imagebuilder.plan import PackageLayer, ProjectLayer
 from imagebuilder.store import LayerRecord, Store
 
 MOST_FILES = 100_000
@@ -166,7 +166,7 @@ def build_project_layer(layer: ProjectLayer, folder: Path, store: Store, advance
     return record
 
 
-def write_folder(layer: ProjectLayer, folder: Path, output: Path) -> None:
+def write_folder(layer: ProjectLayer | PackageLayer, folder: Path, output: Path) -> None:
     """Copy what a layer would hold into an empty folder, for an engine that makes the layer itself.
 
     Raises:
@@ -192,7 +192,7 @@ def write_folder(layer: ProjectLayer, folder: Path, output: Path) -> None:
     _require_planned(layer, walk, files)
 
 
-def _require_planned(layer: ProjectLayer, walk: _Walk, files: list[ProjectFile]) -> None:
+def _require_planned(layer: ProjectLayer | PackageLayer, walk: _Walk, files: list[ProjectFile]) -> None:
     walk.refuse()
     if Listing(files=tuple(files)).checksum != layer.checksum:
         raise BuildError("files changed while the image was built", where=layer.title, hint="build it again")

@@ -40,6 +40,8 @@ Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_len
 # Texts from a base image: each is one line, because they also go into Dockerfiles.
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=255)]
 Printed = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=32_768)]
+# Of the user's own package: they go to uv, a line each.
+Requirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9][^\x00-\x1f\x7f#@\\]*$", max_length=500)]
 PoolPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](?:/?[A-Za-z0-9_+~%:-][A-Za-z0-9._+~%:-]*)*$")]
 
 
@@ -184,6 +186,21 @@ class Build(Strict):
     sources: Annotated[tuple[Source, ...], FailFast()]
 
 
+class ProjectBuild(Strict):
+    """What the wheel of the user's project is made with. None of it is in the image.
+
+    Attributes:
+        name: of the project, whose own files and version are not in the lock.
+        requires: what its [build-system] asks for, sorted.
+        wheels: that, and what it brings in.
+
+    """
+
+    name: WheelName
+    requires: tuple[Requirement, ...]
+    wheels: Annotated[tuple[Wheel, ...], FailFast()]
+
+
 class KnownLayer(Strict):
     """Digest, diffID and sizes of a layer that an earlier build made.
 
@@ -242,6 +259,7 @@ class Lock(Strict):
         overrides: pins forced against metadata.
         wheels, debs: sorted by name.
         builds: components to compile, each after those that it is compiled against.
+        project: what the user's own package is built with, if the recipe has one.
         layers: digests of layers made before. They follow from the rest, so the checksum leaves them out.
 
     """
@@ -259,6 +277,7 @@ class Lock(Strict):
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
     debs: Annotated[tuple[Deb, ...], FailFast()]
     builds: Annotated[tuple[Build, ...], FailFast()] = ()
+    project: ProjectBuild | None = None
     layers: Annotated[tuple[KnownLayer, ...], FailFast()] = ()
 
     @property
@@ -267,6 +286,7 @@ class Lock(Strict):
         files: list[Deb | Wheel | Source] = [*self.debs, *self.wheels]
         for build in self.builds:
             files += (*build.debs, *build.wheels, *build.sources)
+        files += self.project.wheels if self.project else ()
         return tuple({item.sha256: item for item in files}.values())
 
     @property
@@ -317,11 +337,11 @@ def path_for(recipe: Path) -> Path:
 def rows(lock: Lock, *, leave_out: Collection[str] = ()) -> list[str]:
     """Write each field of a lock as `"key": value`, in the order of the model, one package a line.
 
-    Empty `builds`, `image`, `layers` and `requirements` are left out.
+    Empty `builds`, `image`, `layers`, `project` and `requirements` are left out.
     """
     written = []
     for key, value in lock.model_dump(mode="json", exclude=set(leave_out)).items():
-        if key in ("builds", "image", "layers", "requirements") and not value:
+        if key in ("builds", "image", "layers", "project", "requirements") and not value:
             continue
         if key == "builds":
             builds = ",\n".join(f"  {_dump_build(row)}" for row in value)

@@ -23,7 +23,7 @@ from imagebuilder.core import platforms, wheeltags
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import LockError, Problem
 from imagebuilder.lock import model as locks
-from imagebuilder.lock.model import BaseImage, Build, Deb, Lock, Source, Wheel
+from imagebuilder.lock.model import BaseImage, Build, Deb, Lock, ProjectBuild, Source, Wheel
 
 _PYTHON = re.compile(r"3\.[0-9]{1,2}")
 _BASE = re.compile(r"[a-z]+:[a-z]+")
@@ -67,6 +67,8 @@ def _problems(lock: Lock) -> Problems:
     yield from _debs("debs", lock.debs, lock)
     for number, build in enumerate(lock.builds):
         yield from _build(f"builds[{number}]", build, lock)
+    if lock.project:
+        yield from _project(lock.project, lock)
     if lock.image:
         yield from _image(lock.image)
     yield from _hashes(lock)
@@ -185,6 +187,16 @@ def _build(key: str, build: Build, lock: Lock) -> Problems:
             yield f"{key}.sources[{number}]", message
 
 
+def _project(project: ProjectBuild, lock: Lock) -> Problems:
+    yield from _sorted("project.wheels", [wheel.name for wheel in project.wheels])
+    yield from _wheels("project.wheels", project.wheels, lock)
+    # Two packages of one name in one venv: which of them is imported would be chance.
+    for key, wheels in (("wheels", lock.wheels), ("project.wheels", project.wheels)):
+        for number, wheel in enumerate(wheels):
+            if wheel.name == project.name:
+                yield f"{key}[{number}]", f"`{wheel.name}` is the name of the project itself"
+
+
 def _source(source: Source) -> str:
     """Return how a source contradicts itself; "" if it does not."""
     if bool(source.path) != bool(source.suite) or (source.upstream and source.path):
@@ -232,3 +244,5 @@ def _lists(lock: Lock) -> Iterator[tuple[str, Sequence[Deb | Wheel | Source]]]:
         yield f"builds[{number}].debs", build.debs
         yield f"builds[{number}].wheels", build.wheels
         yield f"builds[{number}].sources", build.sources
+    if lock.project:
+        yield "project.wheels", lock.project.wheels

@@ -319,6 +319,56 @@ class BuiltLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PackageLayer:
+    """The user's own package: a wheel that its backend makes of files of this host, unpacked into the venv.
+
+    Attributes:
+        name: of the package, as indexes write it.
+        source: its folder, relative to the recipe's.
+        checksum: of its files: names, kinds, modes and contents. Hex sha256.
+        requirements: what its backend needs, in a venv of which nothing is kept.
+        python: release of the image's Python, as in 3.13.
+        packages: Debian's packages of what runs the backend: that Python and its libraries, or, where the
+            image can compile modules, all of the image's.
+        below: layers of a base from a registry, which then has what is not among the packages.
+        architecture: of the packages.
+        venv: where the wheel goes.
+
+    """
+
+    name: str
+    source: str
+    checksum: str
+    requirements: WheelLayer
+    python: str
+    packages: tuple[Deb, ...]
+    below: tuple[BaseLayer, ...]
+    architecture: str
+    venv: str = VENV
+
+    component = "project"
+    FORMAT = 1  # also of `layers/hooks/package`: a change there that changes bytes counts this up
+
+    @property
+    def title(self) -> str:
+        return f"your package: {self.name}"
+
+    @cached_property
+    def key(self) -> str:
+        return _key("package", self.FORMAT, [*self._made_of, self.venv])
+
+    @cached_property
+    def wheel_key(self) -> str:
+        """Name the wheel, which the layer is made of."""
+        return _key("package-wheel", self.FORMAT, self._made_of)
+
+    @property
+    def _made_of(self) -> list[object]:
+        system = [sorted(deb.sha256 for deb in self.packages), [layer.digest for layer in self.below]]
+        return [self.name, self.checksum, self.requirements.key, self.python, system]
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeysLayer:
     """A baked-in ssh key. It is random, so the plan does not contain it: a store makes one for each lock."""
 
@@ -371,18 +421,22 @@ class Project:
 
     Attributes:
         checksums: one for each folder that the recipe copies, in its order.
+        package: one for the folder of the user's package; "" where the recipe has none.
         revision: their commit, with `-dirty` where they differ from it; "" where none is known.
 
     """
 
     checksums: tuple[str, ...] = ()
+    package: str = ""
     revision: str = ""
 
     @classmethod
     def of_labels(cls, labels: Mapping[str, str]) -> Project:
         """Read what an image says of itself."""
         checksums = tuple(labels.get(label_names.PROJECT, "").split())
-        return cls(checksums=checksums, revision=labels.get(label_names.REVISION, "") if checksums else "")
+        package = labels.get(label_names.PACKAGE, "")
+        revision = labels.get(label_names.REVISION, "") if checksums or package else ""
+        return cls(checksums=checksums, package=package, revision=revision)
 
 
 NO_PROJECT = Project()
@@ -396,6 +450,7 @@ Layer = (
     | WheelLayer
     | BytecodeLayer
     | FilesLayer
+    | PackageLayer
     | KeysLayer
     | ProjectLayer
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from imagebuilder import catalog
 from imagebuilder.catalog import Selection
 from imagebuilder.core import platforms
 from imagebuilder.errors import InputError
-from imagebuilder.lock.model import Lock, Wheel
+from imagebuilder.lock.model import Deb, Lock, Wheel
 from imagebuilder.plan import groups
 from imagebuilder.plan.config import Config, config, image_tags, user
 from imagebuilder.plan.layer import (
@@ -24,6 +25,7 @@ from imagebuilder.plan.layer import (
     Layer,
     OsLayer,
     OsPart,
+    PackageLayer,
     Project,
     ProjectLayer,
     UpperOsLayer,
@@ -42,6 +44,12 @@ STATE = "state"
 # that they are linked against.
 _PYTHON_PARTS = (("", "-minimal"), ("lib", "-minimal"), ("lib", "-stdlib"))
 _PYTHON_RUNS_ON = frozenset({"libc6", "libexpat1", "zlib1g"})
+# What more a project's backend may load or run: libraries of Python's own modules, and a shell.
+_BACKENDS_RUN_ON = re.compile(
+    r"libgcc-s1|libssl3.*|libbz2-1\.0|liblzma5|libffi[0-9]+|libsqlite3-0|libuuid1|dash"
+)
+# Where a project's build requirements are while it is built.
+_BUILD_VENV = "/build/venv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +135,7 @@ def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Pr
             *_bytecode_layers(lock),
             # Small, and last: it differs between recipes, and must not lie below shared gigabytes.
             FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
+            *_package_layers(selection, lock, project.package),
             *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
             # What changes every day.
             *_project_layers(selection, project, account),
@@ -246,6 +255,35 @@ def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
         yield WheelLayer(component=component, wheels=group, python=lock.python)
 
 
+def _package_layers(selection: Selection, lock: Lock, checksum: str) -> Iterable[PackageLayer]:
+    asked = selection.recipe.package
+    if asked is None or lock.project is None:
+        return
+    names = {deb.name for deb in lock.debs}
+    if not lock.image and {"gcc", f"python{lock.python}-dev"} <= names:
+        packages = lock.debs  # a compiler and Python's headers: the package may have modules in C
+    else:
+        own = _interpreter(lock)
+        packages = tuple(deb for deb in lock.debs if deb in own or _BACKENDS_RUN_ON.fullmatch(deb.name))
+    wheels = lock.project.wheels
+    yield PackageLayer(
+        name=lock.project.name,
+        source=asked.source,
+        checksum=checksum,
+        requirements=WheelLayer(component="build", wheels=wheels, python=lock.python, venv=_BUILD_VENV),
+        python=lock.python,
+        packages=packages,
+        below=lock.image.layers if lock.image else (),
+        architecture=lock.architecture,
+    )
+
+
+def _interpreter(lock: Lock) -> tuple[Deb, ...]:
+    """Choose the packages of the image's Python, and of what that is linked against."""
+    names = {f"{before}python{lock.python}{after}" for before, after in _PYTHON_PARTS} | _PYTHON_RUNS_ON
+    return tuple(deb for deb in lock.debs if deb.name in names)
+
+
 def _alone(lock: Lock) -> tuple[Wheel, ...]:
     """Return the wheels that have their own layer, the largest first."""
     system = len(lock.image.layers) if lock.image else len(groups.of(lock.debs))
@@ -278,7 +316,7 @@ def _bytecode_layers(lock: Lock) -> Iterable[BytecodeLayer]:
     Each large wheel with modules has its own layer; the others share one for each component.
     """
     interpreter = tuple(f"{before}python{lock.python}{after}" for before, after in _PYTHON_PARTS)
-    packages = tuple(deb for deb in lock.debs if deb.name in interpreter or deb.name in _PYTHON_RUNS_ON)
+    packages = _interpreter(lock)
     if not lock.image and not any(deb.name in interpreter for deb in packages):
         return  # not a Python of Debian's: modules are compiled when they are imported
     own = tuple(wheel for wheel in _alone(lock) if _has_modules(wheel))

@@ -11,6 +11,7 @@ import jinja2
 
 from imagebuilder.core import labels as label_names
 from imagebuilder.core import platforms
+from imagebuilder.errors import InputError
 from imagebuilder.lock.model import Source, Wheel
 from imagebuilder.plan import (
     BuiltLayer,
@@ -18,6 +19,7 @@ from imagebuilder.plan import (
     Entry,
     FilesLayer,
     KeysLayer,
+    PackageLayer,
     Plan,
     ProjectLayer,
     UpperOsLayer,
@@ -61,7 +63,11 @@ def render(plan: Plan, template: str) -> str:
         itself. It needs Dockerfile syntax 1.4 (BuildKit 0.10, Docker Engine 23), and names no place to fetch
         from.
 
+    Raises:
+        InputError: see `require_possible`.
+
     """
+    require_possible(plan)
     system = plan.system
     wheels = [layer for layer in plan.layers if isinstance(layer, WheelLayer)]
     entries = [entry for layer in plan.layers if isinstance(layer, FilesLayer) for entry in layer.entries]
@@ -101,6 +107,22 @@ def projects(plan: Plan) -> tuple[tuple[str, ProjectLayer], ...]:
     """List the user's own folders, each with the name of the build context that it has to be given as."""
     layers = [layer for layer in plan.layers if isinstance(layer, ProjectLayer)]
     return tuple((f"project-{number}", layer) for number, layer in enumerate(layers, start=1))
+
+
+def require_possible(plan: Plan) -> None:
+    """Refuse a plan that no Dockerfile can stand for.
+
+    Raises:
+        InputError: it has a package of the user's own.
+
+    """
+    for layer in plan.layers:
+        if isinstance(layer, PackageLayer):
+            raise InputError(
+                f"a Dockerfile cannot build `{layer.name}` yet, the package under `project:`",
+                where=plan.name,
+                hint="build with the embedded engine, or copy the package's folder with `copy:`",
+            )
 
 
 def upstream_sources(plan: Plan) -> tuple[Source, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import re
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
-from imagebuilder.recipe.project import Copies, WorkFolder
+from imagebuilder.recipe.project import Copies, OwnPackage, PackageKey, WorkFolder
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
@@ -381,6 +382,13 @@ class Recipe(Strict):
             "The lock says nothing of their content.",
         ),
     ] = ()
+    project: Annotated[
+        PackageKey | None,
+        Field(
+            description="A package of your own, built into a wheel that becomes a layer: the folder with its "
+            "pyproject.toml, or `{from: .., extras: [train]}`."
+        ),
+    ] = None
     workdir: Annotated[
         WorkFolder | None,
         Field(description="Folder in which the image's commands start. Without it: the user's home."),
@@ -415,6 +423,16 @@ class Recipe(Strict):
         ),
     ] = ()
 
+    @model_validator(mode="after")
+    def _package_once(self) -> Recipe:
+        files = {posixpath.normpath(entry.file) for entry in self.requirement_files[: len(self.requirements)]}
+        if self.package and self.package.file in files:
+            raise yamlfile.Invalid(
+                f"`{self.package.file}` is under `requirements:`, and is read for `project:` in any case",
+                "remove it from `requirements:`; its extras and groups go under `project:`",
+            )
+        return self
+
     @property
     def distribution(self) -> str:
         """The base's distribution; "" for an image from a registry, where only the lock knows it."""
@@ -431,15 +449,33 @@ class Recipe(Strict):
 
     @property
     def requirement_files(self) -> tuple[RequirementFile, ...]:
-        """The entries of `requirements:`, each with its extras and groups."""
-        return tuple(
-            RequirementFile(file=entry) if isinstance(entry, str) else entry for entry in self.requirements
+        """The entries of `requirements:`, each with its extras and groups; last the package's own file."""
+        package = self.package
+        return (
+            *(
+                RequirementFile(file=entry) if isinstance(entry, str) else entry
+                for entry in self.requirements
+            ),
+            *(
+                [RequirementFile(file=package.file, extras=package.extras, groups=package.groups)]
+                if package
+                else []
+            ),
         )
 
     @property
     def python_minor(self) -> str:
         """Python's major.minor, as in file paths and wheel tags."""
         return ".".join(self.python.split(".")[:2])
+
+    @property
+    def package(self) -> OwnPackage | None:
+        """The user's own package, however the recipe writes it."""
+        return (
+            OwnPackage.model_validate({"from": self.project})
+            if isinstance(self.project, str)
+            else self.project
+        )
 
     def checksum(self) -> str:
         """Return the hex sha256 of what the recipe requests. A lock with another checksum is stale.
@@ -457,7 +493,7 @@ class Recipe(Strict):
             },
         )
         # Keys that most recipes do not use count only if they are used.
-        for key in ("build", "devel", "providers", "requirements"):
+        for key in ("build", "devel", "providers", "requirements", "project"):
             if not asked[key]:
                 del asked[key]
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))

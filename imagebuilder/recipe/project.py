@@ -6,7 +6,7 @@ import posixpath
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from imagebuilder.core import yamlfile
 from imagebuilder.core.model import Strict
@@ -97,6 +97,27 @@ class Copy(Strict):
     to: Annotated[str, AfterValidator(_to), Field(description="Absolute path in the image: `/workspace`.")]
 
 
+class OwnPackage(Strict):
+    """A package of your own: the folder with its pyproject.toml, and what of its extras the image needs.
+
+    Its build backend makes a wheel without a network, which becomes a layer; what it depends on is locked as
+    the packages under `pip:` are.
+    """
+
+    source: Annotated[
+        str,
+        AfterValidator(_from),
+        Field(alias="from", description="The folder with pyproject.toml, relative to the recipe's: `..`."),
+    ]
+    extras: Annotated[tuple[str, ...], Field(description="Names of its extras.")] = ()
+    groups: Annotated[tuple[str, ...], Field(description="Names of its dependency groups.")] = ()
+
+    @property
+    def file(self) -> str:
+        """Path of its pyproject.toml from the recipe's folder."""
+        return posixpath.normpath(f"{self.source}/pyproject.toml")
+
+
 def _apart(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
     """Refuse folders of which one would write over another."""
     if len(copies) > _MOST_COPIES:
@@ -117,5 +138,13 @@ def _apart(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
     return copies
 
 
+def _kind_of_package(value: object) -> str:
+    return "<package>" if isinstance(value, (dict, OwnPackage)) else "<folder>"
+
+
+PackageKey = Annotated[
+    Annotated[str, AfterValidator(_from), Tag("<folder>")] | Annotated[OwnPackage, Tag("<package>")],
+    Discriminator(_kind_of_package),
+]
 Copies = Annotated[tuple[Copy, ...], AfterValidator(_apart)]
 WorkFolder = Annotated[str, AfterValidator(_absolute)]

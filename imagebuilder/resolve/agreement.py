@@ -22,6 +22,8 @@ everything that recipe and catalog determine is computed again and compared. Wha
 | `debs[].archive` | the archives of the base and of the catalog |
 | an extra or missing package | METADATA and control files at the build (`closure`, `layers.system.debs`) |
 | `builds` | components that the recipe compiles, their requests in the catalog |
+| `project.name`, `requires` | the pyproject.toml of the user's package |
+| `project.wheels` | its build requirements; METADATA at the build (`closure`) |
 | `layers[].key` | keys of the plan; its digest by the bytes, its diffID by `build --verify` |
 | `sha256`, `size` | the bytes: the lock decides, but an index or archive must have them under that name |
 | versions of packages that nobody pins | the bytes: the lock decides |
@@ -131,6 +133,7 @@ def _problems(selection: Selection, lock: Lock) -> Problems:
     yield from _components("wheels", lock.wheels, wanted.components)
     yield from _overrides(lock, wanted)
     yield from _builds(lock, wanted)
+    yield from _project(lock, wanted)
     known = {layer.key for layer in plans.wheel_layers(lock)} if lock.layers else set()
     for number, layer in enumerate(lock.layers):
         if layer.key not in known:
@@ -295,6 +298,21 @@ def _builds(lock: Lock, wanted: Request) -> Problems:
         return
     for number, (build, item) in enumerate(zip(lock.builds, asked, strict=True)):
         yield from _build(f"builds[{number}]", build, item, lock)
+
+
+def _project(lock: Lock, wanted: Request) -> Problems:
+    has, asked = lock.project, wanted.project
+    if has is None or asked is None:
+        if has is not None:
+            yield "project", "is there, and the recipe has no project"
+        if asked is not None:
+            yield "project", f"is missing, and the recipe's project is {asked.name}"
+        return
+    for key in ("name", "requires"):
+        if getattr(has, key) != getattr(asked, key):
+            yield f"project.{key}", "is not what the pyproject.toml of your package says"
+    yield from _required("project.wheels", has.wheels, asked.requires, lock)
+    yield from _components("project.wheels", has.wheels, {})
 
 
 def _build(key: str, build: Build, asked: BuildRequest, lock: Lock) -> Problems:

@@ -63,6 +63,36 @@ def of_build(request: Request, lock: Lock, component: str) -> Asked:
     return Asked(requirements=wanted, variables=environment(lock.python, lock.architecture))
 
 
+def of_project(request: Request, lock: Lock) -> Asked:
+    """Say what the wheels are for that the user's project is built with."""
+    wanted = request.project.requires if request.project else ()
+    return Asked(requirements=wanted, variables=environment(lock.python, lock.architecture))
+
+
+def lacking(wheel: Path, extras: Sequence[str], request: Request, lock: Lock) -> tuple[str, ...]:
+    """Name what a project's own wheel requires and the lock does not have.
+
+    Args:
+        wheel: its file.
+        extras: of it that the image has.
+        request: what the recipe asks for.
+        lock: with the image's wheels.
+
+    """
+    variables = environment(lock.python, lock.architecture)
+    versions = {item.name: item.version for item in lock.wheels}
+    forced = {canonicalize_name(pin.package) for pin in request.forced}
+    found = []
+    for requirement in _requires(wheel) or ():
+        name = canonicalize_name(requirement.name)
+        wanted = any(counts(requirement, variables, extra) for extra in ("", *extras))
+        version = versions.get(name)
+        fits = version is not None and requirement.specifier.contains(version, prereleases=True)
+        if wanted and not fits and not (version is not None and name in forced):
+            found.append(f"{name}{requirement.specifier}")
+    return tuple(found)
+
+
 def read(wheels: Iterable[Wheel], files: Mapping[str, Path]) -> Requires:
     """Read the requirements of wheels whose files are given and readable."""
     return {wheel.name: _requires(files.get(wheel.sha256)) for wheel in wheels}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -15,7 +15,7 @@ from imagebuilder.debian import suites
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.host.site import Site
 from imagebuilder.lock.file import LockFile
-from imagebuilder.lock.model import Build, Deb, Lock, Override, Wheel
+from imagebuilder.lock.model import Build, Deb, Installed, Lock, Override, ProjectBuild, Wheel
 from imagebuilder.resolve import agreement, archivepins, basefit, debian, debpins, python
 from imagebuilder.resolve import builds as build_sources
 from imagebuilder.resolve.request import Request, request
@@ -120,6 +120,13 @@ def _make_lock(selection: Selection, site: Site, step: _LockStep) -> Lock:
             problems += _twice(wanted, builds, wheels)
         except ConflictError as error:
             problems.extend(error.problems)
+    project: ProjectBuild | None = None
+    if wheels or not problems:
+        try:
+            project = _project(wanted, site, step, base.system.packages if base else debs)
+            problems += _own_name(wanted, (*wheels, *(project.wheels if project else ())))
+        except ConflictError as error:
+            problems.extend(error.problems)
     if problems:
         raise ConflictError.of(problems)
     lock = Lock(
@@ -136,6 +143,7 @@ def _make_lock(selection: Selection, site: Site, step: _LockStep) -> Lock:
         wheels=wheels,
         debs=debs,
         builds=builds,
+        project=project,
     )
     pins = agreement.pin_versions(selection, lock)
     limits.require(selection, pins)
@@ -154,6 +162,54 @@ def _twice(wanted: Request, builds: tuple[Build, ...], wheels: tuple[Wheel, ...]
         )
         for wheel in wheels
         if wheel.name in names
+    ]
+
+
+def _project(
+    wanted: Request, site: Site, step: _LockStep, installed: Sequence[Deb | Installed]
+) -> ProjectBuild | None:
+    """Resolve what the user's project is built with, by itself: none of it is in the image."""
+    asked = wanted.project
+    if asked is None:
+        return None
+    previous = step.previous
+    kept = previous.project.wheels if previous and previous.project else ()
+    if previous is None or previous.python != wanted.python:
+        kept = ()
+    alone = replace(
+        wanted,
+        wheel_pins=(),
+        requirements=asked.requires,
+        pip=(),
+        owners=(),
+        overrides=(),
+        linked=(),
+        files=(),
+    )
+    try:
+        wheels, _ = python.resolve_wheels(
+            alone, debian.glibc(installed), site, keep=kept, upgrade=step.upgrade
+        )
+    except ConflictError as error:
+        listed = ", ".join(asked.requires)
+        raise ConflictError(
+            f"what the project is built with has no wheels ({listed}): {error.problems[0].message}",
+            where=wanted.places.of("project"),
+            hint="change `requires` of [build-system] in its pyproject.toml",
+        ) from error
+    return ProjectBuild(name=asked.name, requires=asked.requires, wheels=wheels)
+
+
+def _own_name(wanted: Request, wheels: Sequence[Wheel]) -> list[Problem]:
+    """Refuse an index's package of the project's own name: one would be there in place of the other."""
+    return [
+        Problem(
+            message=f"`{wheel.name}` is the project's own name, and {wheel.file} is required too",
+            where=wanted.places.of("project"),
+            hint="give the project another name, or leave out what requires that package",
+        )
+        for wheel in wheels
+        if wanted.project and wheel.name == wanted.project.name
     ]
 
 

@@ -67,6 +67,15 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProjectRequest:
+    """The user's own package: its name, what it is built with, and the extras of it that the image has."""
+
+    name: str
+    requires: tuple[str, ...]
+    extras: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ArchivePin(Pinned):
     """A pin whose Debian package is not in the distribution's archive; its version ends with `ending`."""
 
@@ -109,6 +118,7 @@ class Request:
         builds: components to compile.
         linked: Debian packages of components that pinned frameworks load from wheels.
         files: what the recipe's requirement files ask for.
+        project: the user's own package: how it is built.
         selection: the recipe and its components, for messages and limits.
 
     """
@@ -129,6 +139,7 @@ class Request:
     builds: tuple[BuildRequest, ...] = ()
     linked: tuple[LinkedDeb, ...] = ()
     files: tuple[FileDemands, ...] = ()
+    project: ProjectRequest | None = None
     selection: Selection = field(repr=False, compare=False)
 
     @property
@@ -194,7 +205,7 @@ class Request:
         del asked["selection"]  # the recipe has its own checksum, and the other fields cover the catalog
         # Fields that most recipes do not use count only if they are used.
         asked["files"] = [(file.file, file.asked, file.limits) for file in self.files]
-        for key in ("sections", "builds", "linked", "files"):
+        for key in ("sections", "builds", "linked", "files", "project"):
             if not asked[key]:
                 del asked[key]
         text = json.dumps(asked, sort_keys=True, default=dataclasses.asdict)
@@ -238,8 +249,16 @@ def request(selection: Selection, platform: str = "") -> Request:
         builds=_builds(selection),
         linked=tuple(_linked(selection)),
         files=files,
+        project=_project(selection),
         selection=selection,
     )
+
+
+def _project(selection: Selection) -> ProjectRequest | None:
+    asked, package = selection.recipe.package, selection.package
+    if asked is None or package is None:
+        return None
+    return ProjectRequest(name=package.name, requires=package.requires, extras=asked.extras)
 
 
 def family(component: Component) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from imagebuilder.resolve import agreement, filepins
 from imagebuilder.resolve.request import Request, request
 
 if TYPE_CHECKING:
-    from imagebuilder.recipe.requirements import FileDemands
+    from imagebuilder.recipe.requirements import FileDemands, Package
     from imagebuilder.workflow.project import Copied
 
 
@@ -70,7 +70,7 @@ class LockedRecipe:
         """
         require_platform(platform, self.file.platforms, str(self.path))
         if project is None:
-            project = self.copied.project if self.selection.recipe.copies else NO_PROJECT
+            project = self.copied.project if _has_files(self.selection) else NO_PROJECT
         return tuple(
             (lock, plan_of(self.selection, lock, project))
             for name, lock in zip(self.file.platforms, self.file.sections, strict=True)
@@ -82,13 +82,18 @@ class LockedRecipe:
         return request(self.selection, platform)
 
 
+def _has_files(selection: Selection) -> bool:
+    """Return whether the image holds files of the user's own."""
+    return bool(selection.recipe.copies or selection.recipe.package)
+
+
 def read_recipe(path: Path, recorded: LockFile | None = None) -> tuple[Selection, Mapping[str, str]]:
     """Read a recipe, select its components, and return the checksum that each platform's lock must have.
 
     Args:
         path: the recipe.
-        recorded: the lock that came with the recipe from an image. The content of requirement files is then
-            taken from this lock, because opening them would read files of this host.
+        recorded: the lock that came with the recipe from an image. The content of requirement files, and of
+            the package's pyproject.toml, is then taken from this lock: the files would be of this host.
 
     Raises:
         InputError: the recipe or a requirement file is wrong.
@@ -97,15 +102,27 @@ def read_recipe(path: Path, recorded: LockFile | None = None) -> tuple[Selection
     """
     recipe, places = recipes.read(path, catalog.names())
     selection = catalog.select(recipe, places, _demands(recipe, path.parent, places, recorded))
+    selection = replace(selection, package=_package(recipe, path.parent, places, recorded))
     requests = {name: request(selection, name) for name in recipe.platforms}
     filepins.require(requests.values())
     return selection, {name: wanted.checksum() for name, wanted in requests.items()}
 
 
+def _package(recipe: Recipe, folder: Path, places: Places, recorded: LockFile | None) -> Package | None:
+    if recipe.package is None:
+        return None
+    from imagebuilder.recipe import requirements  # late: most recipes have no package
+
+    if recorded is not None:
+        found = next((section.project for section in recorded.sections if section.project), None)
+        return requirements.Package(name=found.name, requires=found.requires) if found else None
+    return requirements.read_package(folder, recipe.package.file, places.of("project"))
+
+
 def _demands(
     recipe: Recipe, folder: Path, places: Places, recorded: LockFile | None
 ) -> Mapping[str, tuple[FileDemands, ...]]:
-    if not recipe.requirements:
+    if not recipe.requirement_files:
         return {}
     from imagebuilder.recipe import requirements  # late: most recipes name no such file
 
@@ -146,7 +163,7 @@ def check_recipe(path: Path, *, locked: bool = False) -> None:
         return
     selection, _ = read_recipe(path)
     limits.require(selection, {})
-    if selection.recipe.copies:
+    if _has_files(selection):
         from imagebuilder.workflow.project import read_project
 
         read_project(path, selection)
@@ -157,7 +174,7 @@ def read_locks(path: Path, *, travelled: bool = False) -> LockedRecipe:
 
     Args:
         path: the recipe.
-        travelled: whether both came from an image, so without the recipe's requirement files.
+        travelled: whether both came from an image, so without the user's own files.
 
     Raises:
         InputError: a file is wrong.

@@ -46,7 +46,7 @@ class Copied:
 
 
 def read_project(recipe: Path, selection: Selection) -> Copied:
-    """Read the folders that a recipe copies.
+    """Read the folders that a recipe copies, and that of the user's package.
 
     Args:
         recipe: its path, from which the folders' are relative.
@@ -56,24 +56,26 @@ def read_project(recipe: Path, selection: Selection) -> Copied:
         InputError: a folder is not there, or holds what cannot be copied.
 
     """
-    copies = selection.recipe.copies
-    if not copies:
+    copies, package = selection.recipe.copies, selection.recipe.package
+    if not copies and not package:
         return Copied()
-    folders = [
-        project.find(recipe.parent, copy.source, selection.places.of("copy", number, "from"))
-        for number, copy in enumerate(copies)
+    named: list[tuple[str, tuple[str | int, ...]]] = [
+        (copy.source, ("copy", number, "from")) for number, copy in enumerate(copies)
     ]
+    named += [(package.source, ("project",))] if package else []
+    folders = [project.find(recipe.parent, source, selection.places.of(*key)) for source, key in named]
     listings = [project.read(folder) for folder in folders]
     commits = [_commit(folder, listing) for folder, listing in zip(folders, listings, strict=True)]
     commit = next((name for name, _ in commits if name), "")
     changed = tuple(
-        os.path.normpath(f"{copy.source}/{path}")
-        for copy, listing, (name, known) in zip(copies, listings, commits, strict=True)
+        os.path.normpath(f"{source}/{path}")
+        for (source, _), listing, (name, known) in zip(named, listings, commits, strict=True)
         for path in _uncommitted(listing, known if name == commit else {})
     )
     return Copied(
         project=Project(
-            checksums=tuple(listing.checksum for listing in listings),
+            checksums=tuple(listing.checksum for listing in listings[: len(copies)]),
+            package=listings[-1].checksum if package else "",
             revision=f"{commit}-dirty" if commit and changed else commit,
         ),
         files=sum(file.kind != "dir" for listing in listings for file in listing.files),

@@ -79,28 +79,39 @@ def test_a_package_s_script_does_not_get_out_where_a_user_builds(
 
 
 @pytest.mark.parametrize("who", ["root", "user"])
+@pytest.mark.parametrize("how", ["bare", "alone"])
 def test_the_image_s_own_python_does_not_get_out(
-    who: str, small_os: SmallOs, outside: Outside, tmp_path: Path
+    how: str, who: str, small_os: SmallOs, outside: Outside, tmp_path: Path
 ) -> None:
-    """As `hooks/bytecode/python.sh` runs it; Perl stands in, as a base could have it in Python's place."""
+    """As `hooks/bytecode` and `hooks/package` run it; Perl stands in, as a base could have it for Python."""
     folder = tmp_path / "work"
-    (folder / "root").mkdir(parents=True)
+    root = folder / "root"
+    for name in ("bin", "lib", "lib64"):
+        (root / "usr" / name).mkdir(parents=True)
+        (root / name).symlink_to(f"usr/{name}")
     for deb in small_os.layer.debs:
         if deb.name in {"perl-base", "libc6", "libcrypt1"}:
-            process.run(["dpkg-deb", "--extract", small_os.debs[deb.sha256], folder / "root"], timeout=60)
-    (folder / "escape.pl").write_text(outside.program(str(folder / "report"), hooks=False), encoding="utf-8")
+            tar = folder / "package.tar"
+            command = f"dpkg-deb --fsys-tarfile {small_os.debs[deb.sha256]} >{tar}"
+            process.run(["sh", "-c", command], timeout=60)
+            process.run(["tar", "-x", "-C", root, "--keep-directory-symlink", "-f", tar], timeout=60)
+    place = folder if how == "bare" else root
+    inside = "" if how == "alone" else str(folder)
+    (place / "escape.pl").write_text(outside.program(f"{inside}/report", hooks=False), encoding="utf-8")
     (confine := folder / "confine.pl").write_bytes(CONFINE.read_bytes())
-    (library,) = (folder / "root/usr/lib").glob("*-linux-gnu*")
+    (library,) = (root / "usr/lib").glob("*-linux-gnu*")
     (loader,) = library.glob("ld-linux*.so.*")
-    words: list[str | Path] = ["perl", confine, "bare", folder, loader, "--library-path", library]
-    words += [folder / "root/usr/bin/perl", f"-I{library}/perl-base", folder / "escape.pl"]
+    perl: list[str | Path] = ["/usr/bin/perl"]
+    if how == "bare":
+        perl = [loader, "--library-path", library, root / "usr/bin/perl", f"-I{library}/perl-base"]
+    words = ["perl", confine, how, place, *perl, f"{inside}/escape.pl"]
     if who == "user":
         (home := tmp_path / "elsewhere").mkdir()
         words = elsewhere.command(home, *words)
         elsewhere.give(folder)
     process.run(words, timeout=120)
-    found = escape.parse((folder / "report").read_text())
+    found = escape.parse((place / "report").read_text())
     outside.assert_untouched()
     escape.assert_held(found, ATTEMPTS, installing=False)
-    root = int(found["root is"])
-    assert root == elsewhere.UID if who == "user" else root >= 1 << 16
+    as_root = int(found["root is"])
+    assert as_root == elsewhere.UID if who == "user" else as_root >= 1 << 16

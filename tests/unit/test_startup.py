@@ -79,6 +79,12 @@ def test_what_only_reads_loads_nothing_that_fetches(recipe: Path, verb: str) -> 
     assert set(loaded(verb, recipe)[1]) <= {COMPARING}
 
 
+def test_help_loads_no_models() -> None:
+    argv = (sys.executable, "-c", SCRIPT, "--help", "pydantic yaml")
+    run = subprocess.run(argv, capture_output=True, check=True, text=True, timeout=60)
+    assert json.loads(run.stdout.splitlines()[-1]) == {"code": 0, "loaded": []}
+
+
 def test_python_seldom_looks_for_garbage_in_a_command() -> None:
     script = "import gc, imagebuilder.cli; print(gc.get_threshold()[0])"
     run = subprocess.run(

@@ -11,7 +11,7 @@ import contextlib
 import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +21,7 @@ from imagebuilder.core.process import CommandError
 from imagebuilder.errors import BuildError
 from imagebuilder.host.tools import HOST, Sandbox, Tools
 from imagebuilder.layers import hooks
+from imagebuilder.lock.model import BaseLayer
 from imagebuilder.plan import BytecodeLayer
 from imagebuilder.store import Store, check_bytes, explained
 
@@ -134,18 +135,18 @@ def _unpack(
             shutil.copyfile(downloads[deb.sha256], folder / "packages" / f"{deb.name}.deb")
     if layer.below:
         names.append("base.tar")
-        _write_base(layer, store, folder / "base.tar")
+        write_base(layer.below, layer.title, store, folder / "base.tar")
     sandbox.copy_in(*names)
     _run(sandbox, layer.title, "hooks/unpack.sh")
 
 
-def _write_base(layer: BytecodeLayer, store: Store, place: Path) -> None:
-    """Write a base's Python, and the libraries that it needs, as a tar."""
-    blobs = [(store.download(item.sha256), item.diff_id) for item in layer.below]
-    base = tree.read(blobs, lambda _path: False, layer.title)
+def write_base(below: Sequence[BaseLayer], title: str, store: Store, place: Path) -> None:
+    """Write a base's Python, and the libraries that it needs, as a tar; `title` is for messages."""
+    blobs = [(store.download(item.sha256), item.diff_id) for item in below]
+    base = tree.read(blobs, lambda _path: False, title)
     _keep(base.root, "")
     with explained(place), place.open("xb") as out:
-        for _ in tree.write(base, [path for path, _ in blobs], out, layer.title):
+        for _ in tree.write(base, [path for path, _ in blobs], out, title):
             pass
 
 

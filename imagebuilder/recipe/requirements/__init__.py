@@ -13,10 +13,11 @@ from imagebuilder.errors import ConflictError, InputError, Problem
 from imagebuilder.recipe.model import Recipe, RequirementFile, kind_of_file
 from imagebuilder.recipe.places import Places
 from imagebuilder.recipe.requirements import project, pylock, txt, uvlock
+from imagebuilder.recipe.requirements.build import Package, read_package
 from imagebuilder.recipe.requirements.demand import Demand, FileDemands, Found, Wrong, is_normal
 from imagebuilder.recipe.requirements.source import Asked, Text, open_text
 
-__all__ = ["Demand", "FileDemands", "is_normal", "read"]
+__all__ = ["Demand", "FileDemands", "Package", "is_normal", "read", "read_package"]
 
 _READERS: Mapping[str, Callable[[Text, Asked], Iterator[Found]]] = {
     "requirements.txt": txt.read,
@@ -46,7 +47,8 @@ def read(
     problems: list[Problem] = []
     made = []
     for number, entry in enumerate(recipe.requirement_files):
-        place = places.of("requirements", number)
+        named = number < len(recipe.requirements)
+        place = places.of("requirements", number) if named else places.of("project")
         demands = []
         try:
             for found in _of_file(entry, folder, place, environment):

@@ -2,11 +2,12 @@
 #
 #     perl confine.pl tools FOLDER COMMAND...   with the host's programs, and a folder to work in
 #     perl confine.pl bare FOLDER COMMAND...    with only a folder that has the program; no capabilities
+#     perl confine.pl alone ROOT COMMAND...     in a system that is unpacked and not installed; no capabilities
 #     perl confine.pl inside ROOT COMMAND...    in a system, with the capabilities that an installation needs
 #     perl confine.pl around FOLDER             no command: like `tools`, for all processes with these mounts
 #
-# `tools` and `bare` create a user namespace, in which root is another user than on the host. `inside` and `around`
-# run in an existing one, `around` from a hook of mmdebstrap. pivot_root(2) moves every process of the mount
+# `tools`, `bare` and `alone` create a user namespace, in which root is another user than on the host. `inside` and
+# `around` run in an existing one, `around` from a hook of mmdebstrap. pivot_root(2) moves every process of the mount
 # namespace, so mmdebstrap itself cannot follow a link out of the new root later.
 #
 # This is Perl because mmdebstrap needs it too, and its container has no Python. It is not a shell because after
@@ -43,10 +44,11 @@ my @MASKED = qw(proc/acpi proc/asound proc/interrupts proc/kcore proc/keys proc/
 my @READ_ONLY = qw(proc/bus proc/fs proc/irq proc/sys proc/sysrq-trigger);
 
 my ($how, $root, @command) = @ARGV;
-die "confine: tools|bare|inside FOLDER COMMAND..., or around FOLDER\n"
-    unless $how eq 'around' ? !@command : @command && $how =~ /^(?:tools|bare|inside)$/;
+die "confine: tools|bare|alone|inside FOLDER COMMAND..., or around FOLDER\n"
+    unless $how eq 'around' ? !@command : @command && $how =~ /^(?:tools|bare|alone|inside)$/;
 # Whether the command sees the host's programs, with the capabilities that they need.
 my $has_tools = $how eq 'tools' || $how eq 'around';
+my $is_system = $how eq 'inside' || $how eq 'alone';
 
 # Close inherited files: mmdebstrap's hooks have an open socket to a process outside.
 close_others();
@@ -100,7 +102,7 @@ sub as_first {
     $SIG{$_} = sub { exit 1 } for qw(TERM INT HUP);
     kernel('mount', 'none', '/', 0, MS_REC | MS_PRIVATE, 0);
     kernel('sethostname', 'localhost', 9);
-    $how eq 'inside' ? enter_system() : enter_folder();
+    $is_system ? enter_system() : enter_folder();
     # Leave the caller's session keyring. Some kernels have no keyrings, so an error is ignored.
     syscall(&SYS_keyctl, JOIN_SESSION_KEYRING, 0);
     give_up($how eq 'inside' ? @INSTALLING : ()) unless $how eq 'tools';
@@ -115,7 +117,7 @@ sub as_first {
 
 # The system is untrusted: it is from a registry, or its packages have already run programs.
 sub enter_system {
-    chdir_into_mount($root);
+    $how eq 'inside' ? chdir_into_mount($root) : chdir_into_stage();
     for my $folder (qw(dev proc sys)) {
         fail("/$folder of the image is no folder") if -l $folder or -e _ && !-d _;
         -d $folder or mkdir $folder, 0755 or fail("cannot make /$folder");
@@ -185,6 +187,16 @@ sub chdir_into_mount {
     my ($folder) = @_;
     kernel('mount', $folder, $folder, 0, MS_BIND, 0);
     chdir $folder or fail("cannot enter $folder");
+    return;
+}
+
+# Bind the current folder to a path of this namespace: its root may be unable to reach the folder's own.
+sub chdir_into_stage {
+    my $stage = '/tmp';
+    tmpfs($stage, MS_NOSUID | MS_NODEV, 'mode=755');
+    mkdir "$stage/root" or fail("$stage/root");
+    kernel('mount', '.', "$stage/root", 0, MS_BIND, 0);
+    chdir "$stage/root" or fail("$stage/root");
     return;
 }
 

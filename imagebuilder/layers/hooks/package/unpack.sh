@@ -1,0 +1,30 @@
+# Lay out a root for a project's backend: the image's Python, unpacked and not installed; the venv with the build
+# requirements; and the project's files. Runs in namespaces of its own: a package's link cannot lead out.
+# $1 is Python's release. The build handed in packages, python.tar (a base's), requirements.tar.gz and project.
+set -eu
+umask 022
+mkdir root
+for folder in bin sbin lib lib64; do
+    mkdir -p "root/usr/$folder"
+    ln -s "usr/$folder" "root/$folder"
+done
+for deb in packages/*.deb; do
+    [ ! -e "$deb" ] ||
+        dpkg-deb --fsys-tarfile "$deb" | tar -x -C root --keep-directory-symlink --no-same-owner -f -
+done
+[ ! -e python.tar ] || tar -x -C root --keep-directory-symlink --no-same-owner -f python.tar
+# Where programs look for their loader; of a base it is not among what Python needs.
+for loader in root/usr/lib/*-linux-gnu*/ld-linux*.so.*; do
+    name=${loader##*/}
+    for folder in root/usr/lib root/usr/lib64; do
+        [ ! -e "$loader" ] || [ -e "$folder/$name" ] || [ -L "$folder/$name" ] ||
+            ln -s "${loader#root}" "$folder/$name"
+    done
+done
+mkdir -p root/build/home root/build/project root/build/venv/bin
+ln -s "/usr/bin/python$1" root/build/venv/bin/python
+printf 'home = /usr/bin\ninclude-system-site-packages = false\n' >root/build/venv/pyvenv.cfg
+[ ! -e requirements.tar.gz ] || tar -x -z -C root --no-same-owner -f requirements.tar.gz
+cp -R -P --preserve=mode project/. root/build/project
+find root/build/project -exec touch -h -d @0 {} +
+cp hooks/wheel.py root/build/wheel.py
