@@ -406,7 +406,7 @@ def test_names_that_only_others_provide_are_refused_when_a_recipe_is_locked(
     monkeypatch.setattr(
         "imagebuilder.resolve.locking.make_locks", lambda *_: lockfile.read(RECIPES / "cpu-mpi.lock")
     )
-    with pytest.raises(ConflictError, match=r"`mail-transport-agent` is not a package itself"):
+    with pytest.raises(ConflictError, match=r"`mail-transport-agent` is a virtual package"):
         update_lock(path, None, None, Store(tmp_path / "store"), tools="host")
     assert not locks.path_for(path).exists()
 
