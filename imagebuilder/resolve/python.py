@@ -204,6 +204,16 @@ def _is_allowed(file: File, demands: Sequence[Demand], *, unknown: bool = True) 
     return all(file.sha256 in demand.hashes or (unknown and not file.sha256) for demand in demands)
 
 
+def _no_wheel(package: str, candidates: Sequence[File], target: Target, recipe: str) -> Problem:
+    offers = ", ".join(sorted(item.name for item in candidates)) or "no wheels at all"
+    return Problem(
+        message=f"{package} has no wheel for Python {target.python} and glibc {target.glibc} on "
+        f"{target.architecture}",
+        where=recipe,
+        hint=f"the index offers {offers}",
+    )
+
+
 def _not_allowed(name: str, version: str, offered: Sequence[File], demands: Sequence[Demand]) -> Problem:
     files = ", ".join(f"{file.name} (sha256:{file.sha256[:12]}...)" for file in offered[:3])
     return Problem(
@@ -255,15 +265,7 @@ def _wheels(
         locked = next((file for file in candidates if file.sha256 in known), None)
         file = locked or wheelfile.best(candidates, target)
         if file is None:
-            offers = ", ".join(sorted(item.name for item in candidates)) or "no wheels at all"
-            problems.append(
-                Problem(
-                    message=f"{name} {version} has no wheel for Python {target.python} "
-                    f"and glibc {target.glibc} on {target.architecture}",
-                    where=request.recipe,
-                    hint=f"the index offers {offers}",
-                )
-            )
+            problems.append(_no_wheel(f"{name} {version}", candidates, target, request.recipe))
             continue
         size = known[file.sha256].size if locked else file.size
         chosen[name] = File(name=file.name, url=file.url, sha256=file.sha256, size=size)

@@ -295,11 +295,30 @@ def test_a_failed_package_is_named_with_the_end_of_its_log(tools: Path, tmp_path
     assert list((tmp_path / "store" / "work").iterdir()) == []
 
 
+def test_a_signal_that_ended_the_installation_is_named(tools: Path, tmp_path: Path) -> None:
+    (tools / "code").write_text("25")
+    said = "I: main() received signal TERM: waiting for setup..."
+    (tools / "says").write_text(f"I: running hooks\n{said}\nE: mmdebstrap failed to run\n")
+    with pytest.raises(BuildError) as caught:
+        build(tmp_path)
+    assert caught.value.problems[0].message == f"making the system failed:\n{said}"
+
+
 def test_a_host_without_namespaces_is_told_so(tools: Path, tmp_path: Path) -> None:
     (tools / "code").write_text("25")
     (tools / "says").write_text("unshare: unshare failed: Operation not permitted\n")
     with pytest.raises(EnvironmentFault, match="seccomp=unconfined"):
         build(tmp_path)
+
+
+def test_a_user_s_mmdebstrap_hides_the_host_before_anything_runs(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    build(tmp_path)
+    hooks = [word for word in (tools / "argv").read_text().splitlines() if word.startswith("--setup-hook=")]
+    assert hooks[0].startswith("--setup-hook=copy-in ")
+    assert hooks[1] == '--setup-hook=perl "$1/imagebuilder/hooks/confine.pl" around "$1"'
 
 
 def test_root_installs_as_another_user_in_namespaces_of_their_own(

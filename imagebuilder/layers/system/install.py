@@ -325,9 +325,10 @@ def _explain(error: CommandError, layer: OsLayer) -> BuildError | EnvironmentFau
             hint="in a container, give it `--security-opt seccomp=unconfined --security-opt "
             f"apparmor=unconfined`, or build outside of it; {_DOCTOR}",
         )
-    # Leave out mmdebstrap's progress: the last lines of a hook or a tool say what went wrong.
+    # Leave out mmdebstrap's progress: the last lines of a hook or a tool say what went wrong. Its word of a
+    # signal that ended it stays.
     noise = ("I: ", "W: skipping creation of ./dev/", "E: mmdebstrap failed", "E: setup failed")
-    said = [line for line in lines if not line.startswith(noise)]
+    said = [line for line in lines if "received signal" in line or not line.startswith(noise)]
     return BuildError("making the system failed:\n" + "\n".join(said[-_TAIL:]), where=title, hint=_DOCTOR)
 
 
