@@ -69,7 +69,7 @@ def written(folder: Path, files: Files, platform: str = "linux/amd64", **config:
     path = folder / "sample.yaml"
     path.write_text(text, encoding="utf-8")
     check_recipe(path)
-    _, _, notes = text.partition("# Not carried over, or not as it was:\n")
+    _, _, notes = text.partition("# Left out or changed:\n")
     joined = "\n".join(line.removeprefix("# ") for line in notes.splitlines()).replace("\n  ", " ")
     return recipes.load(path, catalog.names()), joined
 
