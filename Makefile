@@ -38,7 +38,7 @@ image: $(BIN)/.ready host
 # the default because mmdebstrap once ended without a word beside another build, and nobody knows why yet.
 AT_ONCE = --jobs 2 --output-sync=target --no-print-directory
 DURATIONS = --durations 25 --durations-min 5
-PROCESSES ?= 1
+PROCESSES ?= 2
 INTEGRATION = $(BIN)/pytest $(DURATIONS) tests/integration
 test: $(BIN)/.ready host-tests
 	$(MAKE) $(AT_ONCE) lint unit

@@ -307,7 +307,7 @@ def test_a_wheel_without_a_folder_of_its_own_is_refused(tmp_path: Path) -> None:
     from tests.support.wheels import write_zip
 
     for files in ({"a.py": b""}, {"a-1.dist-info/METADATA": b"", "b-1.dist-info/METADATA": b""}):
-        with pytest.raises(BuildError, match="does not have exactly one `.dist-info` folder"):
+        with pytest.raises(BuildError, match=r"does not have exactly one `.dist-info` folder"):
             wheel_name(write_zip(tmp_path / "x.whl", files))
 
 
