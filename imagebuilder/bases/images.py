@@ -1,4 +1,4 @@
-"""Any image, of the local engine or of a registry: its files and its config, read without running it."""
+"""Read any image, from the local engine or a registry: its files and its config. It is never run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image that was read: where it was, its platform, and what it holds."""
+    """An image that was read: where it came from, its platform, and its contents."""
 
     place: str
     platform: str
@@ -50,16 +50,17 @@ class Image:
 
 
 def read(name: str, platform: str, site: Site, store: Store) -> Image:
-    """Read an image: the local engine's if it has one of this name, else the registry's.
+    """Read an image from the local engine; if the engine does not have it, from its registry.
 
     Args:
-        name: as `docker run` takes it; an id names an image of the engine.
-        platform: the one to read; without it this host's in a registry, and the engine's own.
+        name: as for `docker run`; an id names an image of the engine.
+        platform: the platform to read. "" reads the engine's image whatever its platform is, and from a
+            registry the image for this host's platform.
         site: how to reach the registry.
         store: keeps the layers that a registry sends.
 
     Raises:
-        InputError: there is no such image, it is for another platform, or not one that can be read.
+        InputError: there is no such image, it is for another platform, or it is of an unsupported system.
         RegistryError: the registry has no such image, or cannot be reached.
         FetchError: a layer could not be downloaded.
         BuildError: a layer is damaged.
@@ -67,10 +68,10 @@ def read(name: str, platform: str, site: Site, store: Store) -> Image:
     """
     reference, asked = parse(name), ""
     try:
-        found, asked = _local(name, platform)
-        return found or _in_registry(reference, platform, site, store)
+        local, asked = _local(name, platform)
+        return local or _in_registry(reference, platform, site, store)
     except ImagebuilderError as error:
-        # Messages about bases name a key of the recipe, which there is not yet.
+        # Errors about bases name a key of the recipe, but there is no recipe yet: name the image instead.
         error.problems = tuple(
             Problem(
                 message=f"{problem.message}; {asked}"
@@ -85,17 +86,17 @@ def read(name: str, platform: str, site: Site, store: Store) -> Image:
 
 
 def _local(name: str, platform: str) -> tuple[Image | None, str]:
-    """Read an image of the local engine; if it has none of this name, say so for the registry's messages."""
+    """Read an image from the local engine. If it is not there, say why for the registry's errors."""
     with contextlib.ExitStack() as stack:
         try:
             engine = stack.enter_context(engines.connect("auto"))
-        except EnvironmentFault:  # a registry needs no engine
+        except EnvironmentFault:  # without an engine, the registry may still have the image
             return None, "no local engine answers"
         return _in_engine(engine, name, platform), f"the local {engine.kind} does not have it"
 
 
 def _in_engine(engine: Engine, name: str, platform: str) -> Image | None:
-    """Read an image of the local engine; None where it has none of this name."""
+    """Read an image from the local engine; return None if the engine does not have it."""
     try:
         with engines.explained(f"asking {engine.kind} for the image"):
             attributes: Mapping[str, Any] = engine.client.images.get(name).attrs
@@ -115,13 +116,13 @@ def _in_engine(engine: Engine, name: str, platform: str) -> Image | None:
 
 
 def _exported(engine: Engine, name: str) -> Tree:
-    """Read the files of an image as its engine exports them: from a container that is never started."""
+    """Read the files of an image from the engine's export of a container that is never started."""
     api: Any = engine.client.api
     run_id = secrets.token_hex(8)
     leftovers.sweep(engine)
     try:
         with engines.explained(f"reading `{name}`"):
-            # An engine wants a command, and nobody runs this one.
+            # Engines require a command; this one is never run.
             container = api.create_container(
                 name,
                 command=["none"],
@@ -143,17 +144,17 @@ def _in_registry(reference: Reference, platform: str, site: Site, store: Store) 
     platform = platform or platforms.own() or platforms.DEFAULT
     client = reader_of(reference, site)
     tag = reference.digest or reference.tag or "latest"
-    found = pull.find(client, tag, platforms.architecture(platform))
-    layers = layers_of(found)
+    pulled = pull.find(client, tag, platforms.architecture(platform))
+    layers = layers_of(pulled)
     fetch.fetch_layers(layers, client, store, advance=_nothing, finished=_nothing)
     blobs = [(store.download(layer.sha256), layer.diff_id) for layer in layers]
     files = tree.read(blobs, inventory.wanted, name)
     return Image(
-        place=f"{reference.host}, {found.digest[:19]}",
+        place=f"{reference.host}, {pulled.digest[:19]}",
         platform=platform,
-        contents=inventory.of_tree(files, found.config, name),
+        contents=inventory.of_tree(files, pulled.config, name),
     )
 
 
 def _nothing(*_told: object) -> None:
-    """Take no notice of progress."""
+    """Ignore progress."""

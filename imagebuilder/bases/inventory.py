@@ -1,7 +1,7 @@
-"""What an image holds that a recipe could ask for, read from its files and its config. Nothing of it is run.
+"""List what an image holds that a recipe could name, from its files and its config. No program in it is run.
 
 Formats: dpkg's status and apt's extended_states are deb822(5); installed Python packages are the `.dist-info`
-folders of PyPA's "Recording installed projects"; conda keeps what was asked for in `conda-meta/history`.
+folders of PyPA's "Recording installed projects"; conda records requested packages in `conda-meta/history`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEPT = re.compile(
     r"|(?:.+/)?conda-meta/history|(?:.+/)?pkgconfig/(?:ompi|mpich)\.pc"
 )
 _SITE = re.compile(r"(?:.+/)?lib/python3\.[0-9]{1,2}/(?:site|dist)-packages")
-# Packages that conda has unpacked, beside the environments that they are in.
+# conda's cache of unpacked packages, which is not an environment.
 _CACHE = re.compile(r"(?:^|/)pkgs/")
 _DEBIAN_SITE = "usr/lib/python3/dist-packages"
 _DIST_INFO = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,199})-([0-9][A-Za-z0-9.!+_]{0,99})\.dist-info")
@@ -48,7 +48,7 @@ _DPKG = frozenset(
     {"package", "status", "priority", "essential", "depends", "pre-depends", "provides", "maintainer"}
 )
 _AUTO = frozenset({"package", "auto-installed"})
-# hier(7), and what engines and container toolkits put beside it.
+# Ordinary folders at the top: hier(7), and those that engines and container toolkits add.
 _TOP = re.compile(
     r"bin|boot|dev|etc|home|lib(?:32|64|x32)?|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var"
 )
@@ -56,9 +56,9 @@ _USR_LOCAL = re.compile(r"bin|etc|games|include|lib|man|sbin|share|src")
 _NOTHING = re.compile(r"(?!)")
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_SMALL = 65_536  # bytes of a direct_url.json or a pkg-config file that are looked at
+_SMALL = 65_536  # bytes read of a direct_url.json or a pkg-config file
 _MOST_TEXTS = 1_000
-_MOST_DISTRIBUTIONS = 5_000  # in one folder; the largest images have some hundred
+_MOST_DISTRIBUTIONS = 5_000  # in one folder; the largest images have a few hundred
 _MOST_LISTED = 100
 
 
@@ -68,9 +68,9 @@ class Distribution:
 
     Attributes:
         name: normalised.
-        version: as its metadata's folder has it.
-        requested: whether a person asked for it, as far as its installer noted that.
-        origin: where it came from if no index has it: `a folder`, `a repository`, `an address`; else empty.
+        version: from the name of its metadata folder.
+        requested: whether a person installed it by name, as far as the installer recorded that.
+        origin: where it came from if not from an index: `a folder`, `a repository`, `an address`; else "".
 
     """
 
@@ -82,7 +82,7 @@ class Distribution:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """One Python's packages.
+    """The packages of one Python.
 
     Attributes:
         prefix: its folder, without a slash in front: `usr`, `opt/venv`.
@@ -99,13 +99,13 @@ class Environment:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds no more than every new environment."""
+        """Whether it has only the packages that every new environment has."""
         return {item.name for item in self.distributions} <= _TOOLS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mpi:
-    """An MPI that no Debian package brought: its component, its version if it is known, and its folder."""
+    """An MPI that is not from a Debian package: its component, its version or "", and its folder."""
 
     component: str
     version: str
@@ -114,20 +114,21 @@ class Mpi:
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """What was found.
+    """What an image holds.
 
     Attributes:
         system: distribution, suite and packages.
-        manual: Debian packages that a person asked for, as far as apt noted that; sorted.
-        recommended: those that none of these needs: what apt installs by recommendation; sorted.
+        manual: Debian packages that a person installed by name, as far as apt recorded that; sorted.
+        recommended: Debian packages that nothing depends on, which apt installed as recommended; sorted.
         nvidia: Debian packages that NVIDIA maintains.
-        debian_python: Python packages by Debian, name and version: they are not in an environment.
-        environments: the one that the image's `python` belongs to comes first.
-        mpi: MPIs beside Debian's.
-        keys: private ssh keys.
-        folders: folders that neither the system's packages nor Python's account for.
-        port: sshd's.
-        env, user, workdir, entrypoint, command, others: what the config says.
+        debian_python: name and version of Python packages from Debian, which are in no environment.
+        environments: the first one belongs to the image's `python`.
+        mpi: MPIs that are not from Debian packages.
+        keys: paths of private ssh keys.
+        folders: folders that belong neither to the system nor to a Python environment.
+        port: the port of sshd.
+        env, user, workdir, entrypoint, command: from the config.
+        others: names of other settings in the config.
 
     """
 
@@ -150,7 +151,7 @@ class Inventory:
 
 
 def wanted(path: str) -> bool:
-    """Say whether a file's content is needed here."""
+    """Return whether the content of a file is needed here."""
     return systems.wanted(path) or _KEPT.fullmatch(path) is not None
 
 
@@ -158,12 +159,12 @@ def of_tree(tree: Tree, config: Mapping[str, Any], image: str) -> Inventory:
     """Read what an image holds.
 
     Args:
-        tree: of the image, with the contents that `wanted` asks for.
-        config: the `config` of its config; nothing in it is believed.
-        image: what it is called, for messages.
+        tree: the image's files, with the contents that `wanted` asks for.
+        config: the `config` of its config, which is untrusted.
+        image: its name, for messages.
 
     Raises:
-        InputError: it is neither Debian nor Ubuntu, of a suite that is not known here, or has no dpkg.
+        InputError: it is neither Debian nor Ubuntu, its suite is unknown, or it has no dpkg.
 
     """
     system = systems.of_tree(tree, image)
@@ -211,7 +212,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """Paths that one walk found."""
+    """Paths of interest in the tree."""
 
     sites: tuple[str, ...]
     conda: frozenset[str]
@@ -240,7 +241,7 @@ def _walk(tree: Tree) -> _Seen:
 
 
 def _kept(node: TreeNode | None) -> str:
-    """Read a file whose content was kept; "" where there is nothing, or too much."""
+    """Return the content of a file that was kept; "" if there is no such file or it was too large."""
     return (node.inode.data or b"").decode("utf-8", "replace") if node else ""
 
 
@@ -259,7 +260,7 @@ def _mpi(tree: Tree, path: str) -> Mpi:
 
 
 def _folders(tree: Tree, environments: Iterable[Environment]) -> Iterator[str]:
-    """Name folders that people and installers put beside the system: at the top, in /opt, in /usr/local."""
+    """Yield folders that are not the system's: at the top, in /opt and in /usr/local."""
     known = {item.prefix for item in environments}
     for parent, ordinary in (("", _TOP), ("opt", _NOTHING), ("usr/local", _USR_LOCAL)):
         folder = tree.find(parent)
@@ -281,13 +282,13 @@ def _packages(system: System) -> Iterator[dict[str, str]]:
 
 
 def _asked_for(status: Sequence[Mapping[str, str]], states: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Find the packages that bring all others: not marked automatic, in no other one's dependencies.
+    """Find the packages that a person asked for: not marked automatic, and not a dependency of another one.
 
-    What every system has, and what that needs, is left out. Images whose base was not made with apt have no
-    marks for it, so that dependencies have to tell.
+    Essential and required packages and their dependencies are left out. A base that was not made with apt has
+    no marks for its packages, so dependencies are checked as well.
 
     Returns:
-        These packages, and those that neither they nor the system need.
+        These packages, and those that neither they nor the system depend on.
 
     """
     auto = {
@@ -317,23 +318,23 @@ def _asked_for(status: Sequence[Mapping[str, str]], states: str) -> tuple[tuple[
     }
     reached: set[str] = set()
     _follow(sorted(base), needs, reached)
-    found = []
-    # Whoever is finished last depends on those before it, or has nothing to do with them.
+    asked = []
+    # In reverse order, a package comes before all that it depends on.
     for name in reversed(_follow(sorted(names - auto - base), needs, set())):
         if name not in reached and name not in auto:
-            found.append(name)
+            asked.append(name)
             _follow([name], needs, reached)
-    return tuple(sorted(found)), tuple(sorted(names - reached))
+    return tuple(sorted(asked)), tuple(sorted(names - reached))
 
 
 def _named(block: Mapping[str, str], key: str) -> list[str]:
-    """Name the packages in a field of dependencies, whatever version or alternative they stand for."""
-    found: list[str] = _DEPENDENCY.findall(block.get(key, "").replace("\n", " "))
-    return found
+    """Return all package names in a field of dependencies, without versions; alternatives are included."""
+    names: list[str] = _DEPENDENCY.findall(block.get(key, "").replace("\n", " "))
+    return names
 
 
 def _follow(starts: Iterable[str], needs: Mapping[str, Sequence[str]], reached: set[str]) -> list[str]:
-    """Add packages and all that they depend on to `reached`; returns the new ones, dependencies first."""
+    """Add packages and all their dependencies to `reached`; return the new ones, dependencies first."""
     order = []
     for start in starts:
         if start in reached:
@@ -356,24 +357,24 @@ def _follow(starts: Iterable[str], needs: Mapping[str, Sequence[str]], reached: 
 
 
 def _environments(tree: Tree, seen: _Seen, path: str) -> tuple[Environment, ...]:
-    """Group the folders of packages by the Python that reads them; that of `PATH` comes first."""
+    """Group the package folders by the Python that uses them; the Python first in `PATH` comes first."""
     grouped: dict[tuple[str, str], dict[str, Distribution]] = {}
     for site in seen.sites:
         prefix, _, rest = site.rpartition("lib/python")
         python, _, kind = rest.partition("/")
-        # Debian's own Python has its packages in two places.
+        # Debian's own Python has two folders of packages.
         prefix = "usr" if kind == "dist-packages" and prefix == "usr/local/" else prefix.rstrip("/")
-        found = grouped.setdefault((prefix, python), {})
+        installed = grouped.setdefault((prefix, python), {})
         for item in _distributions(tree.find(site), _asked_of_conda(tree, prefix, seen.conda)):
-            found[item.name] = item
+            installed[item.name] = item
     made = [
         Environment(
             prefix=prefix,
             python=python,
             conda=prefix in seen.conda,
-            distributions=tuple(found[name] for name in sorted(found)),
+            distributions=tuple(installed[name] for name in sorted(installed)),
         )
-        for (prefix, python), found in grouped.items()
+        for (prefix, python), installed in grouped.items()
     ]
     folders = [folder.strip("/") for folder in path.split(":")]
 
@@ -386,12 +387,12 @@ def _environments(tree: Tree, seen: _Seen, path: str) -> tuple[Environment, ...]
 
 
 def _distributions(folder: TreeNode | None, asked: Collection[str]) -> Iterator[Distribution]:
-    """List the packages in a folder. Those that nothing requires count as asked for if nobody noted any."""
-    found: list[Distribution] = []
+    """List the packages in a folder. If none is marked as requested, mark those that no other requires."""
+    installed: list[Distribution] = []
     needed: set[str] = set()
     for name, version, node in _listed(folder):
         needed |= set(_requires(_kept(node.children.get("METADATA")))) - {name}
-        found.append(
+        installed.append(
             Distribution(
                 name=name,
                 version=version,
@@ -399,14 +400,14 @@ def _distributions(folder: TreeNode | None, asked: Collection[str]) -> Iterator[
                 origin=_origin(_kept(node.children.get("direct_url.json"))),
             )
         )
-    if any(item.requested for item in found):
-        yield from found
+    if any(item.requested for item in installed):
+        yield from installed
     else:
-        yield from (replace(item, requested=item.name not in needed) for item in found)
+        yield from (replace(item, requested=item.name not in needed) for item in installed)
 
 
 def _listed(folder: TreeNode | None) -> Iterator[tuple[str, str, TreeNode]]:
-    """Read names and versions from the names of metadata folders, and give these too."""
+    """Yield name, version and folder of each package, from the names of the metadata folders."""
     named = (
         (match, node)
         for entry, node in sorted(folder.children.items() if folder else ())
@@ -420,7 +421,7 @@ def _listed(folder: TreeNode | None) -> Iterator[tuple[str, str, TreeNode]]:
 
 
 def _requires(metadata: str) -> Iterator[str]:
-    """Name what a package requires in every case: extras are for those who ask for them."""
+    """Yield the packages that a package always requires, without those of its extras."""
     for line in io.StringIO(metadata):
         if not line.strip():
             return  # the description follows
@@ -430,15 +431,17 @@ def _requires(metadata: str) -> Iterator[str]:
 
 
 def _origin(direct_url: str) -> str:
-    """Say where a package came from, by its direct_url.json (PyPA, "Recording the Direct URL Origin")."""
+    """Return where a package came from, by its direct_url.json (PyPA, "Recording the Direct URL Origin")."""
     if not direct_url:
         return ""
     try:
-        said = jsontext.loads(direct_url, limit=_SMALL)
+        document = jsontext.loads(direct_url, limit=_SMALL)
     except ValueError:
         return "an address"
     kinds = {"vcs_info": "a repository", "dir_info": "a folder"}
-    return next((text for key, text in kinds.items() if isinstance(said, dict) and key in said), "an address")
+    return next(
+        (text for key, text in kinds.items() if isinstance(document, dict) and key in document), "an address"
+    )
 
 
 def _asked_of_conda(tree: Tree, prefix: str, conda: Collection[str]) -> frozenset[str]:

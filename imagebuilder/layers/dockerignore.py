@@ -1,8 +1,8 @@
-"""`.dockerignore`: which files of a folder stay out. The rules are Docker's, the time they take is bounded.
+"""`.dockerignore`: which files of a folder are excluded. The rules are Docker's, in bounded time.
 
 https://docs.docker.com/build/concepts/context/#dockerignore-files, and what BuildKit does with it
-(moby/patternmatcher): the last rule that matches a path, or a folder above it, decides. A path is compared
-name by name: no pattern takes more steps than the product of both lengths.
+(moby/patternmatcher): the last rule that matches a path, or a folder above it, decides. A pattern is compared
+with a path name by name, which takes at most as many steps as the product of their lengths.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Rule:
 
     def matches(self, path: Sequence[str]) -> bool:
         """Compare a path, given by its names."""
-        places = {0}  # how many names of the path may be used up so far
+        places = {0}  # the numbers of leading names that the patterns so far can match
         for number, pattern in enumerate(self.names):
             if pattern is not _ANY:
                 places = {place + 1 for place in places if place < len(path) and pattern.match(path[place])}
             elif places:
-                # At its end `**` is at least one name: a folder is not among what is in it.
+                # A final `**` matches at least one name: `data/**` does not match `data` itself.
                 least = min(places) + (number == len(self.names) - 1)
                 places = set(range(least, len(path) + 1))
         return len(path) in places
@@ -51,16 +51,16 @@ class Rules:
 
     @property
     def keeps_some(self) -> bool:
-        """Whether something below a folder that stays out may be kept."""
+        """Whether some rule may keep a file below an excluded folder."""
         return any(rule.keeps for rule in self.rules)
 
     def matches(self, path: Sequence[str], above: Matches) -> Matches:
-        """Compare a path with every rule; `above` is the answer for its folder, or empty."""
+        """Compare a path with every rule; `above` is the result for its folder, or empty."""
         known = above or (False,) * len(self.rules)
         return tuple(held or rule.matches(path) for rule, held in zip(self.rules, known, strict=True))
 
     def excludes(self, matches: Matches) -> bool:
-        """Tell whether the path that was compared stays out."""
+        """Return whether a path with these matches is excluded."""
         decided = (rule for rule, matched in zip(self.rules[::-1], matches[::-1], strict=True) if matched)
         last = next(decided, None)
         return last is not None and not last.keeps
@@ -70,11 +70,11 @@ def parse(text: str, where: str) -> Rules:
     """Read the text of a `.dockerignore`.
 
     Args:
-        text: of the file.
-        where: its path, for messages.
+        text: the file's text.
+        where: the file's path, for messages.
 
     Raises:
-        InputError: a line that is not a rule, with its number.
+        InputError: a line is not a valid pattern, or there are too many; names the line.
 
     """
     rules: list[Rule] = []
@@ -106,24 +106,24 @@ def _rule(line: str) -> Rule | None:
         raise ValueError("nothing follows the `!`")
     pattern = posixpath.normpath(pattern).lstrip("/")
     names = pattern.split("/")
-    # What is above the folder, or the folder itself, is no path in it.
+    # The folder itself and paths above it: no path inside can match.
     if names[0] in {"", ".", ".."}:
         return None
-    # Docker takes `**.log` for `**/*.log`, and `temp**` for `temp*` and what is below.
+    # Docker reads `**.log` as `**/*.log`, and `temp**` as `temp*` with everything below.
     if names[0].startswith("**") and names[0] != "**":
         names[:1] = ["**", names[0][1:]]
     if names[-1].endswith("**") and names[-1] != "**":
         names[-1] = names[-1][:-1]
     if any("**" in name and name != "**" for name in names):
-        raise ValueError("`**` stands between slashes, or at an end")
+        raise ValueError("`**` must be between slashes, or at an end")
     return Rule(names=tuple(_ANY if name == "**" else _name(name) for name in names), keeps=keeps)
 
 
 def _name(text: str) -> re.Pattern[str]:
-    """Translate the pattern of one name.
+    """Translate the pattern of one name to a regular expression.
 
-    Between two `*` everything has a fixed length, so the first place where it fits is as good as any: atomic
-    groups keep it, and nothing is tried twice.
+    The text between two `*` has a fixed length, so its first match is as good as a later one. Atomic groups
+    keep the first match, so that no text is tried twice.
     """
     pieces = [""]
     rest = text

@@ -1,8 +1,8 @@
-"""The layer of a user's own package: a wheel that its backend makes, unpacked as all wheels are.
+"""The layer of the user's own package: its build backend makes a wheel, which is unpacked like all others.
 
-The backend runs in a root of the image's own Python, unpacked from its packages, beside the locked build
-requirements in a venv of their own and a copy of the package's files: under fixed paths, without a network or
-a capability, and seeing nothing of this host. Its wheel is read and checked as one from an index is.
+The backend runs in a root that holds only the image's Python, a venv with the locked build requirements, and
+a copy of the package's files, all under fixed paths. It has no network and no capabilities, and sees nothing
+of this host. Its wheel is checked like a wheel from an index.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from imagebuilder.plan import PackageLayer, WheelLayer
 from imagebuilder.recipe.requirements import read_package
 from imagebuilder.store import LayerRecord, Store, check_bytes, explained
 
-# What a backend gets: a project of Python takes a second or two, and an emulator a hundred times as long.
+# Time limit of a backend. For pure Python it takes a second or two, in an emulator a hundred times as long.
 _SECONDS = 1800
-# Of a wheel: what is larger is data, which does not belong into a package.
+# Bytes of a wheel. A larger one holds data, which should not be in a package.
 _LIMIT = 1 << 30
-# What is kept of a project's wheel. No image has it: it is the first to be pruned.
+# Media type of the wheel in the store. No image refers to the wheel, so it is pruned first.
 _WHEEL = "application/vnd.imagebuilder.wheel"
 _PRODUCT = "product.whl"
 _COPY = 1 << 20
-_LINES = 30  # of what the backend said, in an error
+_LINES = 30  # of the backend's output, in an error
 _HINT = (
-    "these are the backend's own words: it has no network, no `.git`, and of packages what [build-system] "
-    "requires; a version that comes from git has to be written into pyproject.toml or a module instead"
+    "this is the backend's own output: it has no network, no `.git`, and only the packages that "
+    "[build-system] requires; write a version that comes from git into pyproject.toml or a module instead"
 )
 
 
@@ -57,21 +57,21 @@ def build_package_wheel(
     """Have a package's backend make its wheel.
 
     Args:
-        layer: whose, and with what.
-        source: the folder that it was planned from.
-        downloads: file of every package and build requirement, by hex sha256.
-        store: where the wheel and all temporary files go.
+        layer: names the package and its build requirements.
+        source: the folder that the layer was planned from.
+        downloads: the file of every package and build requirement, by hex sha256.
+        store: gets the wheel and all temporary files.
         tools: where dpkg and the backend run.
 
     Returns:
         The record of the wheel itself, a blob of the store.
 
     Raises:
-        BuildError: the backend failed, made something else than this package's wheel, or the folder is not
-            what was planned any more.
-        InputError: the folder holds what cannot be copied.
-        DamagedDownloadError: a package is not the locked one any more.
-        EnvironmentFault: this host gives it no namespaces.
+        BuildError: the backend failed or made another package's wheel, or the folder has changed since it
+            was planned.
+        InputError: the folder has files that cannot be copied.
+        DamagedDownloadError: a downloaded package is no longer the locked one.
+        EnvironmentFault: this host does not allow the namespaces that the backend needs.
 
     """
     with store.work() as folder, tools.open(folder, network=False) as sandbox:
@@ -93,13 +93,13 @@ def build_package_layer(
     """Unpack a package's wheel into a layer.
 
     Args:
-        layer: whose.
-        wheel: what `build_package_wheel` gave.
-        store: that has it, and gets the layer.
-        advance: told the bytes of the wheel done.
+        layer: the package's layer.
+        wheel: the record from `build_package_wheel`.
+        store: has the wheel, and gets the layer.
+        advance: called with the number of the wheel's bytes done.
 
     Raises:
-        BuildError: it cannot be unpacked safely; names the member.
+        BuildError: the wheel cannot be unpacked safely; names the member.
         StoreError: the blob cannot be written.
 
     """
@@ -119,25 +119,25 @@ def build_package_layer(
 
 
 def wheel_name(path: Path) -> str:
-    """Name a project's wheel as wheels are called, by its metadata folder.
+    """Return the wheel's file name, made from the name of its metadata folder.
 
     Raises:
-        BuildError: it is not a zip file, or has no such folder.
+        BuildError: it is not a zip file, or has no metadata folder or several.
 
     """
     with opened(_PRODUCT, path) as descriptor:
         infos, _ = listed(_PRODUCT, path, descriptor)
     tops = {info.orig_filename.partition("/")[0] for info in infos}
-    found = sorted(top.removesuffix(".dist-info") for top in tops if top.endswith(".dist-info"))
-    if len(found) != 1:
-        raise BuildError("what the backend made has no metadata folder of its own", where=_PRODUCT)
-    return f"{found[0]}-py3-none-any.whl"
+    names = sorted(top.removesuffix(".dist-info") for top in tops if top.endswith(".dist-info"))
+    if len(names) != 1:
+        raise BuildError("the backend's wheel does not have exactly one `.dist-info` folder", where=_PRODUCT)
+    return f"{names[0]}-py3-none-any.whl"
 
 
 def _hand_in(
     layer: PackageLayer, source: Path, downloads: Mapping[str, Path], store: Store, folder: Path
 ) -> tuple[str, ...]:
-    """Lay out all that the build needs; returns the names of it."""
+    """Write everything that the build needs to a folder; return the names."""
     (folder / "packages").mkdir()
     (folder / "hooks").mkdir()
     hooks.hand_in("package", folder / "hooks")
@@ -180,7 +180,7 @@ def _run(layer: PackageLayer, source: Path, sandbox: Sandbox) -> None:
 
 
 def _checked_copy(source: Path, product: Path, place: Path) -> Path:
-    """Copy what the backend left: a link or a device there would have this host's own file read, or wait."""
+    """Copy the backend's wheel. Refuse a link, which could lead to a file of this host, and a pipe."""
     refused = BuildError(f"the backend left no wheel of at most {_LIMIT >> 30} GiB", where=str(source))
     try:
         descriptor = os.open(product, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -203,12 +203,12 @@ def _require_own(layer: PackageLayer, source: Path, wheel: Path) -> None:
         name, version, _, _ = parse_wheel_filename(file)
     except InvalidWheelFilename as error:
         raise BuildError(
-            f"what the backend made is not called as a wheel: {printable(str(error))}", where=str(source)
+            f"the backend's wheel has an invalid name: {printable(str(error))}", where=str(source)
         ) from None
     wanted = read_package(source, "pyproject.toml", str(source)).version
     if name != layer.name or (wanted and version != Version(wanted)):
         raise BuildError(
-            f"the backend made a wheel of {name} {version}, and pyproject.toml is of "
+            f"the backend made a wheel of {name} {version}, but pyproject.toml is of "
             f"{f'{layer.name} {wanted}'.strip()}",
             where=str(source),
             hint="say the same name and version in both places",

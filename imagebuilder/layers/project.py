@@ -1,8 +1,8 @@
 """The user's own project as a layer: the same folder gives the same bytes on every machine.
 
-What differs between two checkouts of one commit is left out: owners, times, all of the mode but whether a
-file may be executed, hard links, the order in which a file system lists names. Anything that an image could
-not have in the same way everywhere is refused.
+Whatever differs between two checkouts of one commit is ignored: owners, times, hard links, the order of
+directory entries, and every mode bit except the owner's execute bit. Files that an image cannot hold in the
+same way everywhere, such as sockets, are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_DEPTH = 100
 _MOST_PROBLEMS = 20
 _MOST_RULES_BYTES = 1 << 18
 _PIECE = 1 << 20
-# Left out whatever the rules say: Git's own folder, or the file that stands for it in a worktree.
+# Always excluded: Git's own folder, or the file that replaces it in a worktree.
 _NEVER = ".git"
 _FOLDER, _FILE, _PROGRAM = 0o755, 0o644, 0o755
 _MOST_UID = 0o7777777
@@ -47,11 +47,11 @@ class ProjectFile:
     Attributes:
         path: relative to the folder.
         kind: `dir`, `file` or `link`.
-        mode: as the image has it.
-        size: bytes of a file.
-        target: of a link.
-        sha256: of a file's content.
-        blobs: Git's names for the content of a file or a link: by SHA-1 and by SHA-256.
+        mode: its mode in the image.
+        size: a file's size in bytes.
+        target: a link's target.
+        sha256: hash of a file's content.
+        blobs: Git's two object ids for the content of a file or a link: by SHA-1 and by SHA-256.
 
     """
 
@@ -66,7 +66,7 @@ class ProjectFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Everything of one folder that is copied, in the layer's order."""
+    """All files of one folder that are copied, in the layer's order."""
 
     files: tuple[ProjectFile, ...]
 
@@ -76,7 +76,7 @@ class Listing:
 
     @property
     def checksum(self) -> str:
-        """Hash names, kinds, modes and contents. Hex sha256."""
+        """The hex sha256 over all names, kinds, modes and contents."""
         digest = hashlib.sha256()
         for file in self.files:
             row = (file.kind, f"{file.mode:o}", file.sha256, file.path, file.target)
@@ -90,10 +90,10 @@ def find(above: Path, source: str, where: str) -> Path:
     Args:
         above: the recipe's folder.
         source: the path that the recipe gives.
-        where: the place of that, for messages.
+        where: the line of the recipe that gives it, for messages.
 
     Raises:
-        InputError: it is not there, is no folder, leads through a link, or holds all of a home.
+        InputError: it does not exist, is not a folder, is behind a link, or contains the home folder.
 
     """
     upwards = source.split("/", maxsplit=1)[0] == ".."
@@ -113,7 +113,9 @@ def find(above: Path, source: str, where: str) -> Path:
     real, home = os.path.realpath(place).rstrip("/"), os.path.realpath(Path("~").expanduser())
     if f"{home}/".startswith(f"{real}/"):
         raise InputError(
-            f"`{place}` holds your home folder", where=where, hint="put the project into a folder of its own"
+            f"`{place}` contains your home folder",
+            where=where,
+            hint="put the project into a folder of its own",
         )
     return place
 
@@ -122,44 +124,42 @@ def read(folder: Path) -> Listing:
     """List a folder, and hash every file that is copied.
 
     Args:
-        folder: of the project; not a link.
+        folder: the project's folder; not a link.
 
     Raises:
-        InputError: everything in it that cannot be copied, or that there is too much of it.
+        InputError: lists every file that cannot be copied, or says that there are too many.
 
     """
     walk = _Walk(folder)
     files: list[ProjectFile] = []
-    for found, pieces in walk.entries():
-        hashes = _Hashes(found)
+    for entry, pieces in walk.entries():
+        hashes = _Hashes(entry)
         for piece in pieces:
             hashes.update(piece)
         files.append(hashes.done())
     walk.refuse()
     if not files:
-        raise InputError(
-            "holds nothing that is copied", where=str(folder), hint=f"look at its {dockerignore.NAME}"
-        )
+        raise InputError("has no file to copy", where=str(folder), hint=f"look at its {dockerignore.NAME}")
     return Listing(files=tuple(files))
 
 
 def build_project_layer(layer: ProjectLayer, folder: Path, store: Store, advance: Advance) -> LayerRecord:
-    """Make a layer of a folder of the project.
+    """Make the layer of one of the project's folders.
 
     Args:
-        layer: what was planned.
-        folder: that it was planned from.
-        store: where the blob goes.
-        advance: told the bytes done.
+        layer: the planned layer.
+        folder: the folder that it was planned from.
+        store: gets the blob.
+        advance: called with the number of bytes done.
 
     Raises:
-        BuildError: the folder is not what was planned any more.
-        InputError: something in it cannot be copied.
+        BuildError: the folder has changed since it was planned.
+        InputError: the folder has files that cannot be copied.
         StoreError: the blob cannot be written.
 
     """
     if layer.user.uid > _MOST_UID:
-        raise BuildError(f"no tar header holds the user id {layer.user.uid}", where=layer.title)
+        raise BuildError(f"the user id {layer.user.uid} does not fit into a tar header", where=layer.title)
     walk, files = _Walk(folder), list[ProjectFile]()
     record = archive.compress_tar(cast("BinaryIO", IterReader(_tar(layer, walk, files))), store, advance)
     _require_planned(layer, walk, files)
@@ -167,27 +167,27 @@ def build_project_layer(layer: ProjectLayer, folder: Path, store: Store, advance
 
 
 def write_folder(layer: ProjectLayer | PackageLayer, folder: Path, output: Path) -> None:
-    """Copy what a layer would hold into an empty folder, for an engine that makes the layer itself.
+    """Copy the files of a layer to a new folder, for an engine that makes the layer itself.
 
     Raises:
-        BuildError: the folder is not what was planned any more.
-        InputError: something in it cannot be copied.
+        BuildError: the folder has changed since it was planned.
+        InputError: the folder has files that cannot be copied.
 
     """
     walk, files = _Walk(folder), list[ProjectFile]()
     output.mkdir()
-    for found, pieces in walk.entries():
-        place, hashes = output / found.path, _Hashes(found)
-        if found.kind == "dir":
+    for entry, pieces in walk.entries():
+        place, hashes = output / entry.path, _Hashes(entry)
+        if entry.kind == "dir":
             place.mkdir()
-        elif found.kind == "link":
-            place.symlink_to(found.target)
+        elif entry.kind == "link":
+            place.symlink_to(entry.target)
         else:
             with place.open("xb") as file:
                 for piece in pieces:
                     hashes.update(piece)
                     file.write(piece)
-            place.chmod(found.mode)
+            place.chmod(entry.mode)
         files.append(hashes.done())
     _require_planned(layer, walk, files)
 
@@ -199,25 +199,25 @@ def _require_planned(layer: ProjectLayer | PackageLayer, walk: _Walk, files: lis
 
 
 def _tar(layer: ProjectLayer, walk: _Walk, files: list[ProjectFile]) -> Iterator[bytes]:
-    """Write a layer's tar, and note the files that it holds."""
+    """Yield a layer's tar, and add the files in it to `files`."""
     target, uid = layer.target.strip("/"), layer.user.uid
     for parent in archive.parents(target):
-        # The home folder is there, with a mode of its own, and so is the one that it is in.
+        # The system's layers already have /home and the user's home folder, with their own modes.
         if f"/{parent}" not in {"/home", layer.user.home}:
             yield archive.directory(parent, folder_mode(parent))
     yield archive.directory(target, _FOLDER, uid)
-    for found, pieces in walk.entries():
-        path, hashes = f"{target}/{found.path}", _Hashes(found)
-        if found.kind == "dir":
-            yield archive.directory(path, found.mode, uid)
-        elif found.kind == "link":
-            yield archive.symlink(path, found.target, uid)
+    for entry, pieces in walk.entries():
+        path, hashes = f"{target}/{entry.path}", _Hashes(entry)
+        if entry.kind == "dir":
+            yield archive.directory(path, entry.mode, uid)
+        elif entry.kind == "link":
+            yield archive.symlink(path, entry.target, uid)
         else:
-            yield archive.regular(path, found.mode, found.size, uid)
+            yield archive.regular(path, entry.mode, entry.size, uid)
             for piece in pieces:
                 hashes.update(piece)
                 yield piece
-            yield archive.padding(found.size)
+            yield archive.padding(entry.size)
         files.append(hashes.done())
     yield archive.TAR_END
 
@@ -230,7 +230,7 @@ class _Hashes:
         target = os.fsencode(file.target)
         start = b"blob %d\0" % (len(target) if file.kind == "link" else file.size)
         self._content = hashlib.sha256(target)
-        # How Git names content; not what anything here is trusted by.
+        # Git's object ids, for comparing files with a commit. Security does not depend on them.
         self._blobs = (hashlib.sha1(start + target, usedforsecurity=False), hashlib.sha256(start + target))
 
     def update(self, piece: bytes) -> None:
@@ -238,7 +238,7 @@ class _Hashes:
             digest.update(piece)
 
     def done(self) -> ProjectFile:
-        """Give the file with its hashes; a folder has none."""
+        """Return the file with its hashes; a folder has none."""
         if self._file.kind == "dir":
             return self._file
         blobs = tuple(digest.hexdigest() for digest in self._blobs)
@@ -246,7 +246,7 @@ class _Hashes:
 
 
 class _Walk:
-    """Goes through a folder in the order of its names' bytes, and collects what cannot be copied."""
+    """Walks a folder in the byte order of its names, and collects problems with files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -256,7 +256,7 @@ class _Walk:
         self._rules = Rules()
 
     def entries(self) -> Iterator[tuple[ProjectFile, Iterator[bytes]]]:
-        """Give each path with its content, which has to be read before the next path is asked for."""
+        """Yield each path with its content, which must be read before the next path is requested."""
         place = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             self._rules = _rules(place, self._folder)
@@ -265,10 +265,10 @@ class _Walk:
             os.close(place)
 
     def refuse(self) -> None:
-        """Raise all that was found.
+        """Raise the collected problems, if there are any.
 
         Raises:
-            InputError: everything that cannot be copied.
+            InputError: lists every file that cannot be copied.
 
         """
         if self._problems:
@@ -278,7 +278,7 @@ class _Walk:
         self, place: int, path: tuple[str, ...], above: Matches
     ) -> Iterator[tuple[ProjectFile, Iterator[bytes]]]:
         for name in sorted(os.listdir(place), key=os.fsencode):
-            # As it is on the disk: how this process decodes names depends on the locale.
+            # Decode the bytes on the disk as UTF-8: Python's own decoding depends on the locale.
             here = (*path, os.fsencode(name).decode("utf-8", "surrogateescape"))
             if here[-1] == _NEVER:
                 continue
@@ -286,15 +286,15 @@ class _Walk:
             out = self._rules.excludes(matches)
             status = os.stat(name, dir_fd=place, follow_symlinks=False)
             if not stat.S_ISDIR(status.st_mode):
-                if not out and (found := self._leaf(place, name, here, status)):
-                    yield found, self._content(place, name, found, status)
+                if not out and (entry := self._leaf(place, name, here, status)):
+                    yield entry, self._content(place, name, entry, status)
             elif not out or self._rules.keeps_some:
                 yield from self._subfolder(place, name, here, matches, out=out)
 
     def _subfolder(
         self, place: int, name: str, path: tuple[str, ...], matches: Matches, *, out: bool
     ) -> Iterator[tuple[ProjectFile, Iterator[bytes]]]:
-        """Go into a folder; one that stays out itself is there only if something in it is kept."""
+        """Walk a subfolder. An excluded one is copied only if a rule keeps something inside it."""
         self._count(path, 0)
         if not self._is_fit(path):
             return
@@ -321,7 +321,7 @@ class _Walk:
     def _leaf(
         self, place: int, name: str, path: tuple[str, ...], status: os.stat_result
     ) -> ProjectFile | None:
-        """Describe a file or a link; None, and a problem, for what cannot be copied."""
+        """Describe a file or a link. If it cannot be copied, note the problem and return None."""
         self._count(path, status.st_size)
         if not self._is_fit(path):
             return None
@@ -330,7 +330,7 @@ class _Walk:
             mode = _PROGRAM if status.st_mode & stat.S_IXUSR else _FILE
             return ProjectFile(path=joined, kind="file", mode=mode, size=status.st_size)
         if not stat.S_ISLNK(status.st_mode):
-            self._note(path, f"is {_kind(status.st_mode)}, which no image holds")
+            self._note(path, f"is {_kind(status.st_mode)}, which an image cannot hold")
             return None
         target = os.fsencode(os.readlink(name, dir_fd=place)).decode("utf-8", "surrogateescape")
         if problem := self._link_problem(joined, target):
@@ -339,11 +339,11 @@ class _Walk:
         return ProjectFile(path=joined, kind="link", mode=0o777, target=target)
 
     def _link_problem(self, path: str, target: str) -> str:
-        """Say why a link cannot be copied; a link to nothing can, if nothing would be inside the folder."""
+        """Say why a link cannot be copied; "" if it can, even if its target does not exist."""
         if not target.isprintable() or "\\" in target:
             return "is a link to a path with control characters, a backslash, or another encoding than UTF-8"
         led = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-        # Links on the way count too: what their own targets say of it is only seen on the disk.
+        # Its target may lead through other links, which only the disk can resolve.
         top = os.path.realpath(self._folder)
         real = os.path.realpath(f"{top}/{path}")
         if target.startswith("/") or led.split("/")[0] == ".." or not f"{real}/".startswith(f"{top}/"):
@@ -351,12 +351,12 @@ class _Walk:
         return ""
 
     def _content(self, place: int, name: str, file: ProjectFile, seen: os.stat_result) -> Iterator[bytes]:
-        """Read a file, whose size has to be the one that was seen, to the end."""
+        """Yield the content of a file; note a problem if the file has changed since it was listed."""
         if file.kind != "file":
             return
         path = tuple(file.path.split("/"))
         try:
-            # Not held up by a pipe that stands there now.
+            # With O_NONBLOCK, because a pipe that has replaced the file would block.
             opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
             with os.fdopen(opened, "rb", buffering=0) as stream:
                 before = os.fstat(opened)
@@ -395,12 +395,12 @@ class _Walk:
         return InputError(
             f"holds {what}: `{printable(name)}` alone has {share}",
             where=str(self._folder),
-            hint=f"name in {dockerignore.NAME} what is no code; data is mounted when the image runs",
+            hint=f"name in {dockerignore.NAME} everything but code; mount data when the image runs",
         )
 
 
 def _rules(place: int, folder: Path) -> Rules:
-    """Read the folder's own rules; none where it has no such file."""
+    """Read the rules of the folder's .dockerignore; without the file there are none."""
     where = f"{folder}/{dockerignore.NAME}"
     try:
         opened = os.open(dockerignore.NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)

@@ -1,4 +1,4 @@
-"""A recipe that the program writes for a person to go on with: its keys, and notes on what they lack."""
+"""A recipe that the program writes as a starting point: its keys, and notes on what is missing."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LIST_WIDTH = 90
 _MOST_NOTES = 40
 _LONGEST_NOTE = 1_000
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# What YAML 1.1 reads as no text.
+# Words that YAML 1.1 does not read as text.
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A recipe as text in the making.
+    """A recipe that is about to be written as text.
 
     Attributes:
-        origin: what it was made from, as the end of a sentence.
+        origin: ends the sentence `Made from ...`.
         fields: the recipe's keys in the order of the file; empty ones are left out.
-        notes: what was not carried over, or otherwise than it was, and why; a sentence or two each.
+        notes: what was left out or changed, and why; a sentence or two each.
 
     """
 
@@ -36,7 +36,7 @@ class Draft:
     notes: tuple[str, ...]
 
     def text(self) -> str:
-        """Write the file. Notes may quote anybody's names: they stay within their comment."""
+        """Return the file's text. Notes may quote untrusted names, so they are escaped to stay comments."""
         lines = [
             "# yaml-language-server: $schema=recipe.schema.json",
             *_comment("", f"Made from {self.origin}."),
@@ -45,7 +45,7 @@ class Draft:
             if value not in ("", (), [], {}, None, False):
                 lines += _entry(key, value)
         if self.notes:
-            lines += ["", "# Not carried over, or not as it was:"]
+            lines += ["", "# Left out or changed:"]
             lines += [line for note in self.notes[:_MOST_NOTES] for line in _comment("- ", note)]
         return "\n".join(lines) + "\n"
 
@@ -70,12 +70,12 @@ def _key(name: str) -> str:
 
 
 def _scalar(value: object) -> str:
-    """Write a number as it is, and a text in quotes: as JSON, which YAML can read for printable text."""
+    """Write a value as JSON, which is also valid YAML if the text is printable."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _comment(bullet: str, text: str) -> list[str]:
-    # Line ends of the text are escaped, so that every line of the comment begins as one.
+    # Line ends are escaped, so that every line of the comment begins with `#`.
     return textwrap.wrap(
         escaped(text[:_LONGEST_NOTE]),
         _WIDTH,
@@ -86,7 +86,7 @@ def _comment(bullet: str, text: str) -> list[str]:
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Name some things in a sentence, and count the others.
+    """List names for a sentence; those beyond `most` are only counted.
 
     >>> listed(["a", "b", "c"]), listed(["a", "b", "c"], most=1)
     ('a, b, c', 'a and 2 more')

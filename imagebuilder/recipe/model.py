@@ -95,7 +95,7 @@ def _requirement_path(value: str) -> str:
         )
     if not kind_of_file(value):
         raise yamlfile.Invalid(
-            f"`{shown}` is not a requirement file by its name",
+            f"`{shown}` is not named like a requirement file",
             "requirements.txt (or another NAME.txt, NAME.in), pyproject.toml, uv.lock or pylock.toml; "
             "other tools can export one of these; a package itself goes under `pip:`",
         )

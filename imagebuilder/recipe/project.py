@@ -13,20 +13,19 @@ from imagebuilder.core.model import Strict
 
 _MOST_COPIES = 8
 _LONGEST = 200
-# What needs no quotes where a Dockerfile has it.
+# Characters that need no quotes in a Dockerfile.
 _PLAIN = re.compile(r"[A-Za-z0-9/._+@%=,-]+")
-# What packages, wheels, the kernel and this tool's own files fill: a file there could replace what a pin
-# stands for.
+# Folders of packages, wheels, the kernel and this tool: a file copied there could replace a pinned one.
 _OF_THE_SYSTEM = (
     *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr"),
     *("var", "opt/venv", "opt/imagebuilder"),
 )
-# Folders that the system has, with modes of its own: only what is below them is free.
+# Folders of the system whose modes a copy would change. Folders below them are allowed.
 _ONLY_BELOW = re.compile(r"home(?:/[^/]+)?|media|mnt|opt|root|srv|tmp")
 
 
 def _from(value: str) -> str:
-    """Check a folder of the project, and write it plainly: `./src/` is `src`."""
+    """Check the path of a project's folder, and normalise it: `./src/` becomes `src`."""
     shown = yamlfile.printable(value)
     if not value or len(value) > _LONGEST or not value.isprintable() or "\\" in value:
         raise yamlfile.Invalid(
@@ -36,13 +35,13 @@ def _from(value: str) -> str:
     if value.startswith(("/", "~")):
         raise yamlfile.Invalid(
             f"`{shown}` is not relative to the recipe's folder",
-            "the project has to lie beside the recipe or one folder above it: ../src",
+            "the project must be beside the recipe or one folder above it: ../src",
         )
     plain = posixpath.normpath(value)
     if plain.split("/")[1:2] == [".."]:
         raise yamlfile.Invalid(
             f"`{shown}` leads more than one folder above the recipe's",
-            "one `..` is enough where recipes are in a folder of the project: ../src",
+            "put recipes into a folder of the project, so that one `..` is enough: ../src",
         )
     return plain
 
@@ -65,7 +64,7 @@ def _to(value: str) -> str:
     for folder in _OF_THE_SYSTEM:
         if path == folder or path.startswith(f"{folder}/"):
             raise yamlfile.Invalid(
-                f"`{shown}` lies in /{folder}, which belongs to the image itself",
+                f"`{shown}` lies in /{folder}, which is reserved for the image's own files",
                 "choose a folder of your own, as in /workspace or /opt/app",
             )
     if not path or _ONLY_BELOW.fullmatch(path):
@@ -80,10 +79,10 @@ def _to(value: str) -> str:
 
 
 class Copy(Strict):
-    """A folder of the project, and where the image has it.
+    """A folder of the project, and its path in the image.
 
-    `.dockerignore` in the folder says what stays out; `.git` always does. Files get the mode 0644, or 0755 if
-    their owner may execute them, folders 0755; all belong to the image's user.
+    `.dockerignore` in the folder excludes files; `.git` is always excluded. Files get the mode 0644, or 0755
+    if their owner may execute them; folders get 0755. All belong to the image's user.
     """
 
     source: Annotated[
@@ -98,10 +97,10 @@ class Copy(Strict):
 
 
 class OwnPackage(Strict):
-    """A package of your own: the folder with its pyproject.toml, and what of its extras the image needs.
+    """Your own package: the folder with its pyproject.toml, and the extras and groups that the image needs.
 
-    Its build backend makes a wheel without a network, which becomes a layer; what it depends on is locked as
-    the packages under `pip:` are.
+    Its build backend makes a wheel without a network, and the wheel becomes a layer. Its dependencies are
+    locked like the packages under `pip:`.
     """
 
     source: Annotated[
@@ -119,10 +118,10 @@ class OwnPackage(Strict):
 
 
 def _apart(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
-    """Refuse folders of which one would write over another."""
+    """Refuse copies that would overlap in the image."""
     if len(copies) > _MOST_COPIES:
         raise yamlfile.Invalid(
-            f"lists {len(copies)} folders, and each is a layer: {_MOST_COPIES} are the most",
+            f"lists {len(copies)} folders; the limit is {_MOST_COPIES}, because each becomes a layer",
             "copy a folder that holds several of them",
         )
     for number, copy in enumerate(copies):
@@ -132,7 +131,7 @@ def _apart(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
                 raise yamlfile.Invalid(f"copies two folders to `{first}`", "give each a place of its own")
             if second.startswith(f"{first}/"):
                 raise yamlfile.Invalid(
-                    f"copies one folder to `{second}`, inside of another one's `{first}`",
+                    f"copies one folder to `{second}`, which is inside another copy, `{first}`",
                     "give each a place of its own",
                 )
     return copies

@@ -1,4 +1,4 @@
-"""Requirement files beside the recipe's own pins: what contradicts them, without asking an index."""
+"""Compare requirement files with the recipe's pins, without asking an index."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from imagebuilder.resolve.request import Pinned, Request, family
 
 
 def require(requests: Iterable[Request]) -> None:
-    """Refuse requirement files that name one version where the recipe pins another.
+    """Refuse requirement files that name another exact version than the recipe pins.
 
-    Ranges and what packages require of each other are the solver's.
+    The solver checks ranges, and what packages require of each other.
 
     Raises:
-        ConflictError: every such requirement, with its file and line and the recipe's.
+        ConflictError: lists every such requirement, with its file and line and the recipe's.
 
     """
     problems = dict.fromkeys(problem for wanted in requests for problem in _problems(wanted))
@@ -28,7 +28,7 @@ def require(requests: Iterable[Request]) -> None:
 
 
 def notes(wanted: Request, lock: Lock) -> Iterator[str]:
-    """Name components that requirement files bring in and the recipe does not pin: nothing checks them."""
+    """Yield a note for each component that a requirement file brings in but the recipe does not pin."""
     versions = {canonicalize_name(wheel.name): wheel.version for wheel in lock.wheels}
     demands = {
         demand.name: demand for file in wanted.files for demand in file.demands if not demand.constraint
@@ -62,7 +62,7 @@ def _problems(wanted: Request) -> Iterator[Problem]:
         if demand.name in compiled and not demand.constraint:
             name = compiled[demand.name]
             yield Problem(
-                message=f"`{demand.requirement}` would be there twice: as a wheel, and compiled by "
+                message=f"`{demand.requirement}` would be installed twice: as a wheel, and compiled by "
                 f"{wanted.places.of('build')}",
                 where=demand.place,
                 hint=f"leave it out of the file, or `{name}` out of `build:`",

@@ -1,4 +1,4 @@
-"""From an image or a list of requirements that somebody has to a recipe for it."""
+"""Write a recipe for an existing image, or for a project's requirement file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ORDER = (
     "command",
 )
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
-# What the image has anyway, or has in another way.
+# Debian packages that every image has, or replaces.
 _OWN_PACKAGES = re.compile(
     r"python3(?:\.[0-9]+)?(?:-minimal|-venv|-pip|-distutils|-setuptools|-wheel)?|apt|passwd|tini|dumb-init"
     r"|(?:debian-archive|ubuntu|cuda)-keyring|openssh-(?:server|client|sftp-server)|ssh"
@@ -59,11 +59,11 @@ _OWN_ENV = re.compile(
     r"|PYTHON_(?:VERSION|SHA256|PIP_VERSION|GET_PIP_\w+|SETUPTOOLS_VERSION)"
     r"|(?:OMPI|PRTE)_ALLOW_RUN_AS_ROOT\w*"
 )
-# Packages whose pins hold for one suite alone.
+# Packages whose versions exist in one suite only.
 _OF_THE_SUITE = re.compile(r"gcc-[0-9]+|openmpi-bin|mpich")
-# Where images say a version of what is in none of their packages.
+# Variables in which images give the version of a component that is in none of their packages.
 _VERSION_ENV = {"cuda": "CUDA_VERSION", "cudnn": "CUDNN_VERSION", "nccl": "NCCL_VERSION"}
-# What bases start if nothing else is named.
+# The default commands of common base images.
 _SHELLS = (("bash",), ("/bin/bash",), ("sh",), ("python3",))
 _COMPILERS = re.compile(r"cuda-nvcc-[0-9-]+|nvidia-cuda-toolkit|nvidia-cuda-nvcc(?:-cu[0-9]+)?")
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)*")
@@ -75,19 +75,19 @@ _LATEST = ("debian", "trixie")
 
 
 class _Recipe:
-    """A recipe that grows key by key: what its own checks would refuse becomes a note."""
+    """A recipe that grows key by key. What a recipe's own checks would refuse becomes a note instead."""
 
     def __init__(self, **fields: Any) -> None:
         self.fields: dict[str, Any] = dict(fields)
         self.notes: list[str] = []
 
     def parts(self) -> tuple[Part, ...]:
-        """Choose the components of the recipe so far."""
+        """Return the components of the recipe so far."""
         fields = {key: tuple(item) if isinstance(item, list) else item for key, item in self.fields.items()}
         return catalog.select(recipes.Recipe.model_validate(fields)).parts
 
     def refusal(self, **changes: Any) -> str:
-        """Tell what is wrong with the recipe if these keys are changed; "" if nothing is."""
+        """Return what would be wrong with the recipe after these changes; "" if nothing would be."""
         text = Draft(origin="", fields=_ordered({**self.fields, **changes}), notes=()).text()
         try:
             recipe, places = recipes.checked(
@@ -100,7 +100,7 @@ class _Recipe:
         return ""
 
     def offer(self, what: str, **changes: Any) -> bool:
-        """Change keys, or note why not; `what` names the thing for that note."""
+        """Change keys if the recipe allows it; else add a note on `what`. Return whether they changed."""
         reason = self.refusal(**changes)
         if reason:
             self.notes.append(f"{what}: {reason}.")
@@ -109,17 +109,17 @@ class _Recipe:
         return True
 
     def offer_each(self, what: str, key: str, items: Iterable[str]) -> None:
-        """Add those items of a list that can stand in a recipe."""
+        """Set a list to those items that a recipe can have, and note the others."""
         given = list(items)
         kept = given if not self.refusal(**{key: given}) else [i for i in given if self.alone(**{key: [i]})]
         fitting = [item for item, end in zip(kept, accumulate(map(len, kept)), strict=True) if end < _ROOM]
         self.fields[key] = fitting
         left = [item for item in given if item not in set(fitting)]
         if left:
-            self.notes.append(f"{what} that a recipe cannot name, or has no room for: {listed(left)}.")
+            self.notes.append(f"{what} that a recipe cannot name, or that are too many: {listed(left)}.")
 
     def alone(self, **changes: Any) -> bool:
-        """Tell whether keys could stand in a recipe that asks for nothing else."""
+        """Return whether a recipe could have these keys alone."""
         return not _Recipe(**{key: self.fields[key] for key in ("name", "base", "python")}).refusal(**changes)
 
     def draft(self, origin: str) -> Draft:
@@ -151,35 +151,37 @@ def image(asked: str, name: str, platform: str, site: Path | None, store: Store)
     Args:
         asked: what the image is called.
         name: of the recipe.
-        platform: of an image for several, which to read; "" leaves it open.
+        platform: which platform of the image to read; "" for the default of `images.read`.
         site: the site file.
-        store: for layers of a registry.
+        store: keeps the layers that a registry sends.
 
     """
     wanted = platforms.check(platform) if platform else ""
     return of_image(images.read(asked, wanted, detect(site), store), name, asked)
 
 
-def of_image(found: Image, name: str, asked: str) -> Draft:
+def of_image(source: Image, name: str, asked: str) -> Draft:
     """Write down what an image holds as a recipe; see `image`."""
-    contents = found.contents
+    contents = source.contents
     main = contents.environments[0] if contents.environments else None
     base, python, note = _system(contents, main)
     made = _Recipe(name=name, base=base, python=python)
     made.notes += [note] if note else []
-    if found.platform != platforms.DEFAULT:
-        made.fields["platforms"] = [found.platform]
+    if source.platform != platforms.DEFAULT:
+        made.fields["platforms"] = [source.platform]
     pinned = _pin(made, contents, main)
     by_debian = _apt(made, contents)
     _pip(made, main, pinned, by_debian)
     _environments(made, contents)
     _config(made, contents)
     _rest(made, contents)
-    return made.draft(f"the image {asked} ({found.place}): its files were read, and nothing of it was run")
+    return made.draft(
+        f"the image {asked} ({source.place}): its files were read, and no program in it was run"
+    )
 
 
 def name_of_file(file: Path) -> str:
-    """Make a recipe's name from the folder of a requirement file: the project's."""
+    """Make a recipe's name from the name of the folder that holds a requirement file."""
     return _as_name(file.absolute().parent.name, "project")
 
 
@@ -187,13 +189,13 @@ def of_requirements(file: Path, folder: Path, name: str) -> Draft:
     """Write a recipe that takes its Python packages from a requirement file, and pins the components in it.
 
     Args:
-        file: requirements.txt, pyproject.toml, uv.lock or pylock.toml; it stays the place of its packages.
-        folder: of the recipe.
-        name: of the recipe.
+        file: requirements.txt, pyproject.toml, uv.lock or pylock.toml; the recipe refers to it.
+        folder: the recipe's folder.
+        name: the recipe's name.
 
     Raises:
         InputError: it is not such a file, or cannot be read.
-        ConflictError: it is for a Python that no suite has.
+        ConflictError: it requires a Python that no suite has.
 
     """
     base, python, demands = _suite_for(file, name)
@@ -213,10 +215,10 @@ def of_requirements(file: Path, folder: Path, name: str) -> Draft:
 
 
 def _suite_for(file: Path, name: str) -> tuple[str, str, list[Demand]]:
-    """Choose the newest suite whose Python a requirement file takes: suite, Python, and the demands."""
+    """Choose the newest Python that a requirement file accepts. Returns base, Python, and the demands."""
     if not kind_of_file(file.name):
         raise InputError(
-            "is not a requirement file by its name",
+            "is not named like a requirement file",
             where=yamlfile.printable(str(file)),
             hint="requirements.txt (or another NAME.txt, NAME.in), pyproject.toml, uv.lock or pylock.toml",
         )
@@ -241,7 +243,7 @@ def _suite_for(file: Path, name: str) -> tuple[str, str, list[Demand]]:
 
 
 def _pin_beside_torch(made: _Recipe) -> None:
-    """Pin the CUDA, cuDNN and NCCL of torch's wheels, where a shipped recipe tells them."""
+    """Pin the CUDA, cuDNN and NCCL that torch's wheels need, if a shipped recipe has this torch."""
     torch = made.fields["pins"]["torch"]
     for path in sorted(files.resources("recipes").glob("*.yaml")):
         shipped = recipes.load(path, catalog.names())
@@ -261,31 +263,33 @@ def _pin_beside_torch(made: _Recipe) -> None:
 
 
 def _system(contents: Inventory, main: Environment | None) -> tuple[str, str, str]:
-    """Choose base and Python: a recipe has the Python of its suite. Says where that is not the image's."""
+    """Choose base and Python. Returns a note, too, if the image's own base has another Python."""
     system = contents.system
     known = suites.known()
     base = f"{system.distribution}:{system.suite}"
     installed = next((item.version for item in system.packages if item.name == "python3"), "")
     own = ".".join(versions.upstream(installed).split(".")[:2])
     own = own or known[system.distribution].suites[system.suite].has.get("python", "")
-    found = main.python if main and not main.is_empty else own
-    if found == own or not own:
-        return base, found or known[_LATEST[0]].suites[_LATEST[1]].has["python"], ""
+    python = main.python if main and not main.is_empty else own
+    if python == own or not own:
+        return base, python or known[_LATEST[0]].suites[_LATEST[1]].has["python"], ""
     others = [
         f"{distribution}:{suite}"
         for distribution, facts in known.items()
         for suite, facts_of_suite in facts.suites.items()
-        if facts_of_suite.has.get("python") == found
+        if facts_of_suite.has.get("python") == python
     ]
     if others and not any(_OF_THE_SUITE.fullmatch(item.name) for item in system.packages):
-        note = f"{base} has Python {own}. The base is {others[0]}, because it has the image's Python {found}."
-        return others[0], found, note
-    elsewhere = f" {' and '.join(others)} has Python {found}." if others else ""
-    return base, own, f"Python {found}: {base} has Python {own}, and a recipe takes its suite's.{elsewhere}"
+        note = (
+            f"{base} has Python {own}. The base is {others[0]}, because it has the image's Python {python}."
+        )
+        return others[0], python, note
+    elsewhere = f" {' and '.join(others)} has Python {python}." if others else ""
+    return base, own, f"Python {python}: {base} has Python {own}, and a recipe takes its suite's.{elsewhere}"
 
 
 def _pin(made: _Recipe, contents: Inventory, main: Environment | None) -> frozenset[str]:
-    """Pin the components of the catalog that are there; returns the Python packages that pins stand for."""
+    """Pin the catalog's components that the image has; return the Python packages that the pins replace."""
     wheels = {item.name: item for item in main.distributions} if main else {}
     debs = {item.name: item.version for item in contents.system.packages}
     stands_for = _pin_found(made, wheels, debs, contents.env)
@@ -301,14 +305,13 @@ def _pin_found(
 ) -> frozenset[str]:
     stands_for: set[str] = set()
     components = catalog.load()
-    # Components that need others come after them.
+    # A component comes after those that it needs.
     for name in sorted(components, key=lambda name: (len(components[name].needs), name)):
         component = components[name]
         if component.include != "pinned":
             continue
-        found = _found(component, wheels, debs)
         by_wheel = [item for item in wheels if any(_is_wheel(p.wheel, item) for p in component.providers)]
-        version = found or _said(name, env)
+        version = _installed(component, wheels, debs) or _from_variable(name, env)
         if version:
             stands_for.update(by_wheel)
             _offer_pin(made, component, version)
@@ -319,8 +322,8 @@ def _is_wheel(pattern: str, name: str) -> bool:
     return bool(pattern) and catalog.names_package(pattern, name)
 
 
-def _found(component: Component, wheels: Mapping[str, Distribution], debs: Mapping[str, str]) -> str:
-    """Give a component's version, as precise as its probe can tell: by a wheel, else by Debian's packages."""
+def _installed(component: Component, wheels: Mapping[str, Distribution], debs: Mapping[str, str]) -> str:
+    """Return the version of a component's wheel, else of its Debian package, as precise as its probe's."""
     parts = component.probe.compare if component.probe else 3
     for provider in component.providers:
         for name in wheels:
@@ -329,25 +332,25 @@ def _found(component: Component, wheels: Mapping[str, Distribution], debs: Mappi
     for provider in component.providers:
         pattern = provider.apt[0] if provider.apt else ""
         names = [name for name in debs if catalog.names_package(pattern, name)]
-        # Of several compilers, the one that the suite's `gcc` leads to.
+        # Of several compilers, choose the suite's default: the version of its package `gcc`.
         default = debs.get(pattern.partition("{")[0].rstrip("-"), "")
         named = catalog.fill(pattern, versions.upstream(default)) if default else ""
         chosen = named if named in names else max(names, default="")
         if chosen:
             version = versions.upstream(debs[chosen])
-            # A name with the major has all of its versions.
+            # A package whose name has the major version covers all versions of that major.
             return _shortened(version, parts if provider.archive or "{" not in pattern else 1)
     return ""
 
 
-def _said(name: str, env: Mapping[str, str]) -> str:
+def _from_variable(name: str, env: Mapping[str, str]) -> str:
     match = _NUMBERS.match(env.get(_VERSION_ENV.get(name, ""), ""))
     component = catalog.load()[name]
     return _shortened(match[0], component.probe.compare if component.probe else 3) if match else ""
 
 
 def _shortened(version: str, parts: int) -> str:
-    """Keep the leading numbers of a release; what is not final stays whole.
+    """Keep the first numbers of a final release; other versions stay whole.
 
     >>> _shortened("9.10.2.21", 3), _shortened("6.0.0rc2", 1), _shortened("2.10.0.post1", 3)
     ('9.10.2', '6.0.0rc2', '2.10.0.post1')
@@ -367,20 +370,20 @@ def _offer_pin(made: _Recipe, component: Component, version: str) -> None:
     nearest = min(known, key=lambda item: abs(int(item.partition(".")[0]) - major))
     made.fields["pins"] = {**pins, name: nearest}
     made.notes.append(
-        f"{what}: the catalog has {name} {' and '.join(sorted(known))}; pinned is {nearest}, and what was "
-        f"made for {name} {major} is left out."
+        f"{what}: the catalog has {name} {' and '.join(sorted(known))}, so {nearest} is pinned; packages "
+        f"for {name} {major} are left out."
     )
 
 
 def _offer_mpi(made: _Recipe, mpi: Mpi) -> None:
-    """Pin the suite's version of an MPI that was compiled, or unpacked, by hand."""
+    """Pin the suite's version of an MPI that is in the image without a Debian package."""
     pins = made.fields.get("pins", {})
     base = made.fields["base"]
     distribution, _, suite = base.partition(":")
     what = f"{mpi.component} {mpi.version or 'of an unknown version'} in /{mpi.prefix}"
     version = suites.known()[distribution].suites[suite].has.get(mpi.component, "")
     if mpi.component in pins or not version:
-        made.notes.append(f"{what}: it was compiled or unpacked there, which a recipe cannot do.")
+        made.notes.append(f"{what}: it is not from a Debian package, and a recipe cannot install it.")
     elif made.offer(what, pins={**pins, mpi.component: version}):
         made.notes.append(
             f"{what}: pinned is {version}, the version of {base}; `build: [{mpi.component}]` compiles it."
@@ -391,14 +394,14 @@ def _offer_mpi(made: _Recipe, mpi: Mpi) -> None:
 
 
 def _apt(made: _Recipe, contents: Inventory) -> dict[str, str]:
-    """List the Debian packages that somebody asked for, and that no pin brings.
+    """List the Debian packages that were installed on purpose and that no pin installs.
 
     Returns:
-        Python packages that Debian's stand for, which the image's Python would not see; name and version.
+        Name and version of Python packages that came as Debian packages: the image's venv does not see those.
 
     """
     brought = {package for part in made.parts() for package in part.apt}
-    # `gcc` leads to the suite's own `gcc-14`.
+    # `gcc` depends on the suite's `gcc-14`.
     brought |= {name.rpartition("-")[0] for name in brought} | contents.nvidia
     asked = [name for name in contents.manual if name not in brought and not _OWN_PACKAGES.fullmatch(name)]
     by_debian = {
@@ -415,8 +418,8 @@ def _apt(made: _Recipe, contents: Inventory) -> dict[str, str]:
     recommended = [name for name in contents.recommended if name not in brought]
     if recommended:
         made.notes.append(
-            f"Packages that came because others recommend them: {listed(recommended)}. A recipe leaves "
-            "recommendations out; name under `apt:` what you need."
+            f"Packages installed because others recommend them: {listed(recommended)}. A recipe installs no "
+            "recommended packages; name under `apt:` those that you need."
         )
     of_nvidia = sorted(contents.nvidia.intersection(contents.manual))
     if of_nvidia:
@@ -436,9 +439,9 @@ def _apt(made: _Recipe, contents: Inventory) -> dict[str, str]:
 def _pip(
     made: _Recipe, main: Environment | None, pinned: frozenset[str], by_debian: Mapping[str, str]
 ) -> None:
-    """List the Python packages that somebody asked for, in the version that is there."""
-    there = main.distributions if main else ()
-    asked = [item for item in there if item.requested and item.name not in pinned | _TOOLS]
+    """List the Python packages that were installed on purpose, in their installed versions."""
+    installed = main.distributions if main else ()
+    asked = [item for item in installed if item.requested and item.name not in pinned | _TOOLS]
     wanted = {**by_debian, **{item.name: item.version for item in asked if not item.origin}}
     exact = [f"{name}=={Version(wanted[name]).public}" for name in sorted(wanted)]
     made.offer_each("Python packages", "pip", exact)
@@ -448,7 +451,7 @@ def _pip(
             f"Installed from {origin}, and on no index: {listed(names)}. "
             "Put a wheel of it into a wheel folder (docs/how-to/site.md)."
         )
-    own = [f"{item.name} {item.version}" for item in there if "+" in item.version]
+    own = [f"{item.name} {item.version}" for item in installed if "+" in item.version]
     if own:
         made.notes.append(
             f"Builds that the usual index does not have: {listed(own)}. The version is kept without what "
@@ -457,7 +460,7 @@ def _pip(
 
 
 def _environments(made: _Recipe, contents: Inventory) -> None:
-    """Say what becomes of several environments, and of conda's."""
+    """Add notes on environments besides the main one, and on conda."""
     others = [
         f"/{item.prefix} (Python {item.python}, {len(item.distributions)} packages)"
         for item in contents.environments[1:]
@@ -477,7 +480,7 @@ def _environments(made: _Recipe, contents: Inventory) -> None:
 
 
 def _config(made: _Recipe, contents: Inventory) -> None:
-    """Carry over the user and the variables; say what of the config a recipe has no key for."""
+    """Carry over the user and the variables; note settings that a recipe has no key for."""
     user = contents.user.partition(":")[0]
     names = {str(number): name for name, number in contents.system.accounts.items()}
     user = "root" if user in {"", "0"} else names.get(user, user)
@@ -513,7 +516,7 @@ def _config(made: _Recipe, contents: Inventory) -> None:
 
 
 def _start(made: _Recipe, contents: Inventory, home: str) -> None:
-    """Carry over where and what a container starts."""
+    """Carry over the working folder and the command."""
     if contents.workdir not in {"", "/", home}:
         made.offer(f"WORKDIR {contents.workdir}", workdir=contents.workdir)
     entrypoint, command = contents.entrypoint, contents.command
@@ -523,14 +526,14 @@ def _start(made: _Recipe, contents: Inventory, home: str) -> None:
     if entrypoint:
         made.notes.append(
             f"{started}: an image has an entrypoint of its own, which starts sshd or `command:`. "
-            "Write there what has to run."
+            "Put what it ran there into `command:`."
         )
     elif command and command not in _SHELLS and not any(text.endswith("sshd") for text in command):
         made.offer(f"CMD {json.dumps(command)}", command=list(command))
 
 
 def _rest(made: _Recipe, contents: Inventory) -> None:
-    """Say what a recipe cannot hold."""
+    """Add notes on files that a recipe cannot hold."""
     if contents.keys:
         made.notes.append(
             f"Private ssh keys ({listed(contents.keys, 4)}): no layer holds one. Host keys are made when a "

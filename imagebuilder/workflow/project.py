@@ -1,4 +1,4 @@
-"""The folders of the user's project that a recipe copies: what is in them, and which commit they are of."""
+"""Read the project folders that a recipe copies: their files, and the Git commit that they are from."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from imagebuilder.layers import project
 from imagebuilder.layers.project import Listing
 from imagebuilder.plan import NO_PROJECT, Project
 
-# Only the objects of a commit are asked for: nothing that a repository's own settings could make git run.
+# Only commands that read a commit's objects: no setting of a repository can make them run a program.
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _GIT_ENV = {
-    # A clone without all objects would fetch them, with commands that its settings name.
+    # A partial clone would fetch missing objects, with commands from its own settings.
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_REPLACE_OBJECTS": "1",
@@ -31,10 +31,10 @@ class Copied:
     """What a recipe copies.
 
     Attributes:
-        project: what the plan has to know.
-        files, bytes: how much there is.
-        commit: that the files are of, as far as they are; "" where none is known.
-        uncommitted: files that are not as the commit has them, each as the recipe names its folder.
+        project: what the plan needs to know.
+        files, bytes: number and size of the files.
+        commit: the commit that the files are from; "" if there is none.
+        uncommitted: files that differ from the commit, by their paths from the recipe's folder.
 
     """
 
@@ -46,14 +46,14 @@ class Copied:
 
 
 def read_project(recipe: Path, selection: Selection) -> Copied:
-    """Read the folders that a recipe copies, and that of the user's package.
+    """Read the folders that a recipe copies, and the folder of the user's own package.
 
     Args:
-        recipe: its path, from which the folders' are relative.
-        selection: what it says.
+        recipe: path of the recipe. The folders' paths are relative to its folder.
+        selection: the recipe's selection.
 
     Raises:
-        InputError: a folder is not there, or holds what cannot be copied.
+        InputError: a folder does not exist, or has files that cannot be copied.
 
     """
     copies, package = selection.recipe.copies, selection.recipe.package
@@ -86,9 +86,9 @@ def read_project(recipe: Path, selection: Selection) -> Copied:
 
 
 def _commit(folder: Path, listing: Listing) -> tuple[str, Mapping[str, tuple[int, str]]]:
-    """Ask Git for the commit of a folder, and for mode and blob of its files there.
+    """Ask Git for the commit of a folder, and for the mode and blob of each file in that commit.
 
-    Both are empty where there is no Git, no commit, or one that has none of the files.
+    Both are empty if there is no Git, no commit, or no file of the folder in the commit.
     """
     try:
         commit = _git(folder, "rev-parse", "--verify", "HEAD^{commit}").strip()
@@ -107,7 +107,7 @@ def _commit(folder: Path, listing: Listing) -> tuple[str, Mapping[str, tuple[int
 
 
 def _uncommitted(listing: Listing, known: Mapping[str, tuple[int, str]]) -> Iterator[str]:
-    """Name the files that a commit has not, or has otherwise."""
+    """Yield the files that are not in the commit, or differ from it."""
     for file in listing.files:
         if file.kind != "dir":
             mode, blob = known.get(file.path, (0, ""))

@@ -69,7 +69,7 @@ def written(folder: Path, files: Files, platform: str = "linux/amd64", **config:
     path = folder / "sample.yaml"
     path.write_text(text, encoding="utf-8")
     check_recipe(path)
-    _, _, notes = text.partition("# Not carried over, or not as it was:\n")
+    _, _, notes = text.partition("# Left out or changed:\n")
     joined = "\n".join(line.removeprefix("# ") for line in notes.splitlines()).replace("\n  ", " ")
     return recipes.load(path, catalog.names()), joined
 
@@ -147,10 +147,10 @@ def test_mpi_compilers_and_packages_by_apt(tmp_path: Path) -> None:
     assert recipe.apt == ("build-essential", "gcc-12", "git", "one", "vim")
     assert (recipe.ssh.user, recipe.workdir, recipe.command) == ("root", "/workspace", ())
     assert notes == (
-        "- Packages that came because others recommend them: vim-runtime. A recipe leaves recommendations "
-        "out; name under `apt:` what you need.\n"
+        "- Packages installed because others recommend them: vim-runtime. A recipe installs no recommended "
+        "packages; name under `apt:` those that you need.\n"
         '- ENTRYPOINT ["/start.sh"] with CMD ["python3", "train.py"]: an image has an entrypoint of its own, '
-        "which starts sshd or `command:`. Write there what has to run.\n"
+        "which starts sshd or `command:`. Put what it ran there into `command:`.\n"
         "- Volumes of the image's config: a recipe has no key for it.\n"
         "- Private ssh keys (etc/ssh/ssh_host_ed25519_key, root/.ssh/id_rsa): no layer holds one. Host keys "
         "are made when a container starts, and `imagebuilder keys` makes those of a job.\n"
@@ -233,8 +233,8 @@ def test_a_cuda_that_the_catalog_does_not_have(tmp_path: Path) -> None:
     recipe, notes = written(tmp_path, files, Env=["CUDA_VERSION=11.8.0"])
     assert recipe.pins == {"cuda": "12", "torch": "2.1.0"}
     assert notes == (
-        "- CUDA runtime libraries (cuda 11.8): the catalog has cuda 12 and 13; pinned is 12, and what was "
-        "made for cuda 11 is left out."
+        "- CUDA runtime libraries (cuda 11.8): the catalog has cuda 12 and 13, so 12 is pinned; packages "
+        "for cuda 11 are left out."
     )
 
 
@@ -393,7 +393,7 @@ def test_more_than_a_recipe_holds_is_said(tmp_path: Path) -> None:
     assert len(recipe.apt) > 300
     assert len(recipe.pip) > 500
     assert len(recipe.env) == 50
-    assert "Debian packages that a recipe cannot name, or has no room for: p03" in notes
+    assert "Debian packages that a recipe cannot name, or that are too many: p03" in notes
     assert (tmp_path / "sample.yaml").stat().st_size < 250_000
 
 
@@ -640,7 +640,7 @@ def test_what_a_torch_takes_that_no_shipped_recipe_has_is_left_to_the_lock(tmp_p
 @pytest.mark.parametrize(
     ("file", "text", "kind", "message"),
     [
-        ("deps.cfg", "", InputError, r"deps\.cfg: is not a requirement file by its name\n"),
+        ("deps.cfg", "", InputError, r"deps\.cfg: is not named like a requirement file\n"),
         (
             "requirements.txt",
             "x @ https://h/x.whl",

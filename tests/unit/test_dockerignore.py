@@ -56,7 +56,10 @@ def test_rules_match_as_docker_s_do(text: str, out: list[str], kept: list[str]) 
     ("text", "message"),
     [
         ("data\n!", "src/.dockerignore:2: `!` is not a pattern: nothing follows the `!`"),
-        ("a**b", "src/.dockerignore:1: `a**b` is not a pattern: `**` stands between slashes, or at an end"),
+        (
+            "a**b",
+            "src/.dockerignore:1: `a**b` is not a pattern: `**` must be between slashes, or at an end",
+        ),
         ("[a", "src/.dockerignore:1: `[a` is not a pattern: a `[` has no `]`"),
         ("[z-a]", "src/.dockerignore:1: `[z-a]` is not a pattern: bad character range z-a at position 1"),
     ],

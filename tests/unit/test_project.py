@@ -164,7 +164,7 @@ def test_git_and_what_the_rules_name_stay_out(folder: Path) -> None:
 
 def test_a_folder_of_which_nothing_is_copied_is_refused(folder: Path) -> None:
     (folder / ".dockerignore").write_text("*")
-    assert refusal(folder) == "SRC: holds nothing that is copied\n  -> look at its .dockerignore"
+    assert refusal(folder) == "SRC: has no file to copy\n  -> look at its .dockerignore"
 
 
 def make_socket(path: Path) -> None:
@@ -183,8 +183,8 @@ HINT = "name it in .dockerignore, or take it out of the folder"
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (make_socket, "SRC/x: is a socket, which no image holds"),
-        (os.mkfifo, "SRC/x: is a named pipe, which no image holds"),
+        (make_socket, "SRC/x: is a socket, which an image cannot hold"),
+        (os.mkfifo, "SRC/x: is a named pipe, which an image cannot hold"),
         (lambda path: path.symlink_to("/etc/passwd"), "SRC/x: is a link that leaves the folder: /etc/passwd"),
         (lambda path: path.symlink_to("../x"), "SRC/x: is a link that leaves the folder: ../x"),
         (lambda path: path.symlink_to("pkg/../../x"), "SRC/x: is a link that leaves the folder: pkg/../../x"),
@@ -243,7 +243,7 @@ def test_too_much_is_refused_before_it_is_read_and_the_largest_is_named(folder: 
         file.truncate(1 << 40)
     assert refusal(folder) == (
         "SRC: holds more than 1.1 GB: `data` alone has 1.1 TB\n"
-        "  -> name in .dockerignore what is no code; data is mounted when the image runs"
+        "  -> name in .dockerignore everything but code; mount data when the image runs"
     )
 
 
@@ -302,7 +302,7 @@ def test_a_folder_that_changed_since_it_was_planned_is_not_built(folder: Path, s
 
 def test_a_user_id_that_no_header_holds_is_refused(folder: Path, store: Store) -> None:
     layer = replace(layer_of(folder), user=replace(TRAINER, uid=1 << 21))
-    with pytest.raises(BuildError, match="no tar header holds the user id 2097152"):
+    with pytest.raises(BuildError, match="the user id 2097152 does not fit into a tar header"):
         project.build_project_layer(layer, folder, store, no_advance)
 
 
@@ -472,7 +472,7 @@ def test_a_home_folder_is_no_project(recipe: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(InputError) as caught:
             copied(recipe)
         assert str(caught.value).endswith(
-            f"`{recipe.parents[1]}` holds your home folder\n  -> put the project into a folder of its own"
+            f"`{recipe.parents[1]}` contains your home folder\n  -> put the project into a folder of its own"
         )
 
 

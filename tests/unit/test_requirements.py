@@ -264,7 +264,7 @@ def test_a_symlink_is_not_followed_wherever_it_stands(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "a.txt").write_text("-r ../requirements.txt\n", encoding="utf-8")
     (tmp_path / "linked").symlink_to("real")
-    hint = "  -> name the file itself, which is not reached by a link"
+    hint = "  -> give a path without symlinks"
     message = "requirements.txt is behind a symlink: requirements.txt"
     assert refused(tmp_path, "requirements.txt") == f"sample: requirements[0]: {message}\n{hint}"
     assert refused(tmp_path, "linked/a.txt") == (

@@ -1,7 +1,7 @@
-"""Requirement files: what a project's own files say it needs, read for one platform of a recipe.
+"""Read the requirement files that a recipe names, for one of its platforms.
 
-Each kind of file becomes the same demands. Markers are evaluated for the image, never for this host. Nothing
-in a file is executed, and nothing is looked up elsewhere.
+Every kind of file is read into the same list of demands. Markers are evaluated for the image, never for this
+host. Nothing in a file is executed, and no index is asked.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def read(
     """Read the requirement files of a recipe, for one platform.
 
     Args:
-        recipe: it names the files.
-        folder: the recipe's, which the paths are relative to.
-        places: where its keys stand.
-        environment: the variables of markers in the image.
+        recipe: names the files.
+        folder: the recipe's folder. The files' paths are relative to it.
+        places: the lines of the recipe's keys, for messages.
+        environment: the image's values of the variables in markers.
 
     Raises:
-        InputError: every problem of all files, each with its line and a remedy.
-        ConflictError: a file is for another Python than the recipe's.
+        InputError: lists every problem of all files, each with its line and a remedy.
+        ConflictError: a file excludes the recipe's Python.
 
     """
     problems: list[Problem] = []
@@ -81,7 +81,7 @@ def _of_file(
 
 
 def _require_python(recipe: Recipe, made: list[FileDemands], places: Places) -> None:
-    """Refuse files that are for another Python; the recipe may leave the last number open."""
+    """Refuse files that exclude the recipe's Python; of `3.13` they need to allow only one patch release."""
     minor = recipe.python_minor
     releases = [recipe.python] if recipe.python != minor else [f"{minor}.{number}" for number in range(60)]
     problems = [

@@ -1,4 +1,4 @@
-"""Read of a pyproject.toml how its package is built: PEP 517 and 518. Nothing of it is executed."""
+"""Read from pyproject.toml how a package is built (PEP 517 and 518), without executing anything."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from packaging.version import InvalidVersion, Version
 
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError, Problem
-from imagebuilder.recipe.requirements.demand import BY_PLACE, Wrong
+from imagebuilder.recipe.requirements.demand import BY_PLACE, NAME_A_VERSION, Wrong
 from imagebuilder.recipe.requirements.project import table
 from imagebuilder.recipe.requirements.source import Text, open_text
 
-# What a file without [build-system] means: PEP 518.
+# PEP 518's default for a file without [build-system].
 _DEFAULT = {"requires": ["setuptools>=40.8.0"]}
 _MOST, _LONGEST = 100, 500
 _SYSTEM = "[build-system]"
@@ -25,12 +25,12 @@ _SYSTEM = "[build-system]"
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """A package that is built.
+    """The user's own package, as its pyproject.toml describes it.
 
     Attributes:
-        name: as indexes write it.
-        requires: what it is built with, sorted.
-        version: in normal form; "" where only the build knows it.
+        name: its normalised name.
+        requires: its build requirements, sorted.
+        version: its normalised version; "" if only the build knows it.
 
     """
 
@@ -43,12 +43,12 @@ def read_package(folder: Path, path: str, place: str) -> Package:
     """Read the pyproject.toml of the user's own package.
 
     Args:
-        folder: the recipe's.
-        path: of the file, from there.
-        place: where the recipe names it.
+        folder: the recipe's folder.
+        path: path of the file, relative to that folder.
+        place: the line of the recipe that names it, for messages.
 
     Raises:
-        InputError: everything that is wrong in it, with its lines.
+        InputError: lists everything that is wrong in the file, with its lines.
 
     """
     if not (folder / path).exists() and (folder / path).with_name("setup.py").exists():
@@ -64,10 +64,10 @@ def read_package(folder: Path, path: str, place: str) -> Package:
         system = table(data.get("build-system", _DEFAULT), _SYSTEM, file)
     except Wrong as error:
         raise InputError.of([error.problem]) from None
-    found = [*_name(project, file), *_version(project, file), *_requires(system, file)]
-    if problems := [item for item in found if isinstance(item, Problem)]:
+    values = [*_name(project, file), *_version(project, file), *_requires(system, file)]
+    if problems := [value for value in values if isinstance(value, Problem)]:
         raise InputError.of(problems)
-    name, version, *requires = (item for item in found if isinstance(item, str))
+    name, version, *requires = (value for value in values if isinstance(value, str))
     return Package(name=name, version=version, requires=tuple(sorted(set(requires))))
 
 
@@ -101,12 +101,13 @@ def _requires(system: dict[str, Any], file: Text) -> Iterator[str | Problem]:
         text = value if isinstance(value, str) and len(value) <= _LONGEST else ""
         where = file.at(file.line_of(text, line) if text else line)
         try:
-            found = Requirement(text)
+            requirement = Requirement(text)
         except (InvalidRequirement, RecursionError):
             message = f"`{printable(str(value))}` is not a requirement"
             yield Problem(message=message, where=where, hint='write it as in "setuptools>=77"')
             continue
-        if found.url:
-            yield Problem(message=f"`{printable(found.name)}` {BY_PLACE[0]}", where=where, hint=BY_PLACE[1])
+        if requirement.url:
+            message = f"`{printable(requirement.name)}` {BY_PLACE}"
+            yield Problem(message=message, where=where, hint=NAME_A_VERSION)
         else:
-            yield str(found)
+            yield str(requirement)

@@ -1,4 +1,4 @@
-"""One thing that a requirement file asks for, and all that one file asks for."""
+"""A demand, which is one requirement of a file, and the list of all demands of one file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
 _LONGEST = 2_000
 _LIKE_A_PLACE = re.compile(r"(?i)://|^git\+|^[./~]|^file:|[\\/]|\.(?:whl|zip|tar\.gz)$")
 BY_PLACE = "is asked for by URL or path"
-_NAME_A_VERSION = (
-    "name a version: a lock holds bytes, not places (a wheel of your own goes into a wheel folder, "
+NAME_A_VERSION = (
+    "write a version instead: a lock names no URL or path (put your own wheel into a wheel folder, "
     "see docs/how-to/site.md)"
 )
 
 
 class Wrong(Exception):
-    """What makes the rest of a file unreadable, or one value of it."""
+    """A value of a requirement file is wrong, or the rest of the file cannot be read."""
 
     def __init__(self, place: str, message: str, hint: str) -> None:
         super().__init__(message)
@@ -39,13 +39,13 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """A requirement without a marker, which already counts on the platform.
+    """A requirement that applies to the platform: its marker was evaluated and removed.
 
     Attributes:
         requirement: in normal form: `numpy[extra]<3,>=2`.
-        place: file and line.
-        constraint: it limits the version of a package that something else asks for.
-        hashes: the sha256 of each file that it allows; empty for any.
+        place: file and line, for messages.
+        constraint: whether it only limits the version of a package, and does not install it.
+        hashes: the sha256 of each allowed file; empty if every file is allowed.
 
     """
 
@@ -64,7 +64,7 @@ class Demand:
 
     @property
     def exact(self) -> Version | None:
-        """The version, where the requirement allows one alone."""
+        """The version, if the requirement allows only one; else None."""
         return exact(self.specifier)
 
 
@@ -77,9 +77,9 @@ class FileDemands:
 
     Attributes:
         file: as the recipe names it.
-        demands: those on packages.
-        python: those on Python.
-        limits: hash of the constraints and of the allowed hashes; empty where there are none.
+        demands: the demands for packages.
+        python: the demands on Python's version.
+        limits: hash of the constraints and of the allowed hashes; empty if there are none.
 
     """
 
@@ -90,10 +90,10 @@ class FileDemands:
 
     @classmethod
     def of(cls, file: str, demands: Iterable[Demand]) -> FileDemands:
-        """Sort out what a file asks for."""
-        found = list(demands)
-        python = tuple(demand for demand in found if demand.name == PYTHON)
-        packages = tuple(demand for demand in found if demand.name != PYTHON)
+        """Separate the demands for packages from those on Python, and hash the limits."""
+        every = list(demands)
+        python = tuple(demand for demand in every if demand.name == PYTHON)
+        packages = tuple(demand for demand in every if demand.name != PYTHON)
         limits = sorted(
             {(item.requirement, item.hashes) for item in packages if item.constraint or item.hashes}
         )
@@ -103,19 +103,19 @@ class FileDemands:
 
     @classmethod
     def recorded(cls, file: str, asked: Iterable[str], limits: str) -> FileDemands:
-        """Take from a lock what a file asked for, where the file itself is not at hand."""
+        """Restore a file's demands from a lock, without the file."""
         return cls(
             file=file, demands=tuple(Demand(requirement=text, place=file) for text in asked), limits=limits
         )
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The requirements that install something, sorted, each once."""
+        """The requirements without the constraints, sorted, each once."""
         return tuple(sorted({demand.requirement for demand in self.demands if not demand.constraint}))
 
 
 def exact(specifier: SpecifierSet) -> Version | None:
-    """Return the version that a specifier allows, if it allows one alone."""
+    """Return the version if a specifier allows only one, else None."""
     for part in specifier:
         if part.operator == "==" and not part.version.endswith(".*"):
             return Version(part.version)
@@ -130,21 +130,21 @@ def demand(
     constraint: bool = False,
     hashes: tuple[str, ...] = (),
 ) -> Demand | None:
-    """Read one requirement as pip writes it; None where its marker says that the image is not meant.
+    """Read one requirement in pip's syntax; return None if its marker excludes the image.
 
     Raises:
-        Wrong: it is not one, or names a place instead of a version.
+        Wrong: it is invalid, or names a URL or a path instead of a version.
 
     """
     try:
         parsed = Requirement(text if len(text) <= _LONGEST else "")
     except (InvalidRequirement, RecursionError):
         if _LIKE_A_PLACE.search(text):
-            raise Wrong(place, f"a package {BY_PLACE}", _NAME_A_VERSION) from None
+            raise Wrong(place, f"a package {BY_PLACE}", NAME_A_VERSION) from None
         hint = 'write it as in "mpi4py==4.1.1"'
         raise Wrong(place, f"`{printable(text)}` is not a requirement", hint) from None
     if parsed.url:
-        raise Wrong(place, f"`{parsed.name}` {BY_PLACE}", _NAME_A_VERSION)
+        raise Wrong(place, f"`{parsed.name}` {BY_PLACE}", NAME_A_VERSION)
     if constraint and parsed.extras:
         hint = "write the extras where the package is asked for"
         raise Wrong(place, f"the constraint on `{parsed.name}` has extras", hint)
@@ -152,7 +152,7 @@ def demand(
         return None
     if hashes and exact(parsed.specifier) is None:
         hint = f"write the version: {parsed.name}==VERSION"
-        raise Wrong(place, f"`{printable(text)}` has hashes, and leaves its version open", hint)
+        raise Wrong(place, f"`{printable(text)}` has hashes, but not one exact version", hint)
     return Demand(
         requirement=_normal(parsed.name, parsed.extras, parsed.specifier),
         place=place,
@@ -162,10 +162,10 @@ def demand(
 
 
 def pinned(name: str, version: str, place: str, hashes: tuple[str, ...]) -> Demand:
-    """Make the demand for one exact version, as lock files have it.
+    """Return the demand for one exact version, as lock files give it.
 
     Raises:
-        Wrong: it is not a version or not a name.
+        Wrong: the name or the version is invalid.
 
     """
     try:
@@ -176,11 +176,13 @@ def pinned(name: str, version: str, place: str, hashes: tuple[str, ...]) -> Dema
         )
     except (InvalidRequirement, InvalidVersion):
         shown = printable(f"{name} {version}")
-        raise Wrong(place, f"`{shown}` is not a package and its version", "lock the project again") from None
+        raise Wrong(
+            place, f"`{shown}` is not a package name and a version", "lock the project again"
+        ) from None
 
 
 def of_python(text: object, place: str) -> Demand | None:
-    """Read `requires-python`; None where a file does not have it.
+    """Read `requires-python`; return None if the file does not have it.
 
     Raises:
         Wrong: it is not a range of versions.
@@ -197,10 +199,10 @@ def of_python(text: object, place: str) -> Demand | None:
 
 
 def counts(marker: Marker | str, place: str, environment: Mapping[str, str]) -> bool:
-    """Tell whether a marker holds in the image.
+    """Return whether a marker is true for the image.
 
     Raises:
-        Wrong: it is not a marker, or compares what cannot be compared.
+        Wrong: the marker is invalid, or compares values that cannot be compared.
 
     """
     try:
@@ -209,15 +211,15 @@ def counts(marker: Marker | str, place: str, environment: Mapping[str, str]) -> 
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, ValueError, RecursionError):
         shown = printable(str(marker))
         raise Wrong(
-            place, f"the marker `{shown}` has no meaning", "see PEP 508 for what can be compared"
+            place, f"the marker `{shown}` cannot be evaluated", "see PEP 508 for what can be compared"
         ) from None
 
 
 def sha256(text: str, place: str) -> str:
-    """Take the hex digits of `sha256:...`.
+    """Return the hex digits of `sha256:...`.
 
     Raises:
-        Wrong: it is another algorithm, or no hash.
+        Wrong: it is of another algorithm, or malformed.
 
     """
     match = _SHA256.fullmatch(text)
@@ -226,13 +228,15 @@ def sha256(text: str, place: str) -> str:
         if algorithm == "sha256":
             raise Wrong(place, f"`{printable(text)}` is not a hash", "a sha256 has 64 hexadecimal digits")
         raise Wrong(
-            place, f"a hash by `{algorithm}` is not compared", "write sha256: and 64 hexadecimal digits"
+            place,
+            f"the hash algorithm `{algorithm}` is not supported",
+            "write sha256: and 64 hexadecimal digits",
         )
     return match[1]
 
 
 def is_normal(text: str) -> bool:
-    """Tell whether a text is a requirement as `Demand` has it: no marker, no URL, one way of writing."""
+    """Return whether a text is a requirement in the normal form of `Demand`, without marker and URL."""
     try:
         parsed = Requirement(text)
     except (InvalidRequirement, RecursionError):

@@ -13,7 +13,7 @@ from imagebuilder.errors import Problem
 from imagebuilder.recipe.requirements.demand import Found, Wrong, demand, of_python
 from imagebuilder.recipe.requirements.source import Asked, Text
 
-_LOCK_INSTEAD = "name the project's uv.lock instead, which holds what comes of it"
+_LOCK_INSTEAD = "name the project's uv.lock instead, which already applies it"
 _GROUPS = "[dependency-groups]"
 
 
@@ -43,10 +43,10 @@ def read(file: Text, asked: Asked) -> Iterator[Found]:
 
 
 def table(value: object, name: str, file: Text) -> dict[str, Any]:
-    """Take a table.
+    """Return a value that must be a TOML table.
 
     Raises:
-        Wrong: it is something else.
+        Wrong: it is not a table.
 
     """
     if not isinstance(value, dict):
@@ -123,20 +123,22 @@ class _Project:
     def _requirement(self, text: str, place: str, above: tuple[str, ...]) -> Iterator[Found]:
         try:
             self._asked.look(place)
-            found = demand(text, place, self._asked.environment)
-            if found is None:
+            parsed = demand(text, place, self._asked.environment)
+            if parsed is None:
                 return
-            if self._name and found.name == self._name:  # train = ["project[data]"]: extras within extras
-                for extra in sorted(Requirement(found.requirement).extras):
+            if (
+                self._name and parsed.name == self._name
+            ):  # train = ["project[data]"] includes the extra `data`
+                for extra in sorted(Requirement(parsed.requirement).extras):
                     yield from self.of_extra(extra, above)
                 return
-            self._require_index(found.name, place)
-            yield found
+            self._require_index(parsed.name, place)
+            yield parsed
         except Wrong as error:
             yield error.problem
 
     def _require_index(self, name: NormalizedName, place: str) -> None:
-        """Refuse what uv would take from a place: an index may have another package of the same name."""
+        """Refuse what uv would take from a URL or path: an index may have another package of this name."""
         source = self._sources.get(name)
         for item in source if isinstance(source, list) else [source]:
             kinds = set(item) & {"git", "url", "path", "workspace"} if isinstance(item, dict) else set()
@@ -155,7 +157,7 @@ def _refused(data: Mapping[str, Any], file: Text) -> Iterator[Problem]:
     for key in ("constraint-dependencies", "override-dependencies"):
         if uv.get(key):
             where = file.at(file.line_of_key(key, "[tool.uv"))
-            yield Problem(message=f"`{key}` is uv's own", where=where, hint=_LOCK_INSTEAD)
+            yield Problem(message=f"`{key}` is a setting for uv alone", where=where, hint=_LOCK_INSTEAD)
 
 
 def _by_name(value: object, name: str, file: Text) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Read pylock.toml (PEP 751): every package whose marker holds in the image, each at its locked version."""
+"""Read pylock.toml (PEP 751): every package whose marker is true for the image, at its locked version."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def read(file: Text, asked: Asked) -> Iterator[Found]:
         lock = Pylock.from_dict(data)
     except PylockUnsupportedVersionError:
         shown = printable(str(data.get("lock-version")))
-        message = f"is a pylock.toml of version {shown}, and this reads 1.0"
+        message = f"is a pylock.toml of version {shown}, and only 1.0 is supported"
         raise Wrong(file.at(1), message, "lock the project as version 1.0") from None
     except (PylockValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        message = f"is not a lock by PEP 751: {printable(str(error))}"
+        message = f"is not a valid lock of PEP 751: {printable(str(error))}"
         raise Wrong(file.at(1), message, "write it again with the tool that made it") from None
     python = of_python(data.get("requires-python"), file.at(file.line_of_key("requires-python")))
     yield from [python] if python else []
@@ -41,9 +41,11 @@ def read(file: Text, asked: Asked) -> Iterator[Found]:
         counts(marker, file.at(file.line_of_key("environments")), asked.environment)
         for marker in lock.environments
     ):
-        message = "is for other environments than the image's"
+        message = "was locked for other environments than the image's"
         raise Wrong(
-            file.at(file.line_of_key("environments")), message, "lock the project for Linux, this Python too"
+            file.at(file.line_of_key("environments")),
+            message,
+            "lock the project for Linux and this Python as well",
         )
     lines = file.lines_of("[[packages]]")
     for number, package in enumerate(lock.packages):
@@ -66,7 +68,7 @@ def _is_wanted(package: Package, lock: Pylock, asked: Asked, place: str) -> bool
     try:
         return package.marker.evaluate(variables, context="lock_file")
     except (ValueError, TypeError, RecursionError, KeyError):
-        message = f"the marker `{printable(str(package.marker))}` has no meaning"
+        message = f"the marker `{printable(str(package.marker))}` cannot be evaluated"
         raise Wrong(place, message, "see PEP 751 for what can be compared") from None
 
 
@@ -80,6 +82,6 @@ def _demand(package: Package, place: str) -> Found:
     files += [package.sdist.hashes] if package.sdist else []
     if any("sha256" not in hashes for hashes in files):
         message = f"`{package.name}` has a file without a sha256"
-        raise Wrong(place, message, "no other hash is compared: lock with a tool that writes it")
+        raise Wrong(place, message, "other hashes are not supported: lock with a tool that writes sha256")
     allowed = {sha256(f"sha256:{hashes['sha256']}", place) for hashes in files}
     return pinned(package.name, str(package.version), place, tuple(allowed))

@@ -16,11 +16,11 @@ from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError
 from imagebuilder.recipe.requirements.demand import Wrong
 
-# The lock of a large project has three megabytes.
+# Bytes of a file. The lock of a large project has three megabytes.
 _LIMIT = 8_000_000
-# Requirements, dependencies or packages that are looked at, in one file; a large project has a thousand.
+# Requirements, dependencies or packages read from one file. A large project has a thousand.
 _MOST = 20_000
-# tomllib takes time with the square of a dotted key's length: 64 kB of `a.a.a` take 23 seconds.
+# tomllib's time grows with the square of a dotted key's length: 64 kB of `a.a.a` take 23 seconds.
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_PART}[ \t]*+\.[ \t]*+){{32}}")
 _KEY = re.compile(r"""\s*+["']?([A-Za-z0-9_.-]++)["']?\s*+=""")
@@ -29,13 +29,13 @@ _QUOTED = re.compile(r""""([^"\n]*+)"|'([^'\n]*+)'""")
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a recipe's entry asks of a file.
+    """What a recipe asks for when it names a file.
 
     Attributes:
-        place: the entry's, for messages.
-        environment: the variables of markers in the image.
-        extras, groups: those that the image needs.
-        looked_at: how many items of the file were read so far.
+        place: the line of the recipe that names the file, for messages.
+        environment: the image's values of the variables in markers.
+        extras, groups: the extras and groups that the image needs.
+        looked_at: how many items of the file have been read so far.
 
     """
 
@@ -49,7 +49,7 @@ class Asked:
         """Count one more item of the file.
 
         Raises:
-            Wrong: it has more than any project.
+            Wrong: the file has more items than any project would have.
 
         """
         self.looked_at[0] += 1
@@ -67,28 +67,28 @@ class Text:
     text: str
 
     def at(self, line: int) -> str:
-        """Name a line."""
+        """Return the location of a line, for messages."""
         return f"{self.shown}:{line}"
 
     def toml(self) -> dict[str, Any]:
-        """Read it as TOML.
+        """Parse the file as TOML.
 
         Raises:
-            Wrong: it is not.
+            Wrong: it is not valid TOML.
 
         """
         return _toml(self.text, self.shown)
 
     def beside(self, path: str, place: str) -> Text:
-        """Open another file, by its path from this one's folder; `place` is where it is named."""
+        """Open another file by its path relative to this one; `place` is the line that names it."""
         return open_text(self.folder, os.path.join(os.path.dirname(self.entry), path), place)  # noqa: PTH118, PTH120
 
     def line_of(self, value: str, start: int = 1) -> int:
-        """Find the first line, from `start` on, with a quoted value; `start` itself if there is none."""
+        """Return the first line, from `start` on, that has this value in quotes; `start` if none has."""
         return next((line for line in self._quoted.get(value, ()) if line >= start), start)
 
     def line_of_key(self, key: str, header: str = "") -> int:
-        """Find the line of a TOML key below a table whose header begins so; 1 if it is written otherwise."""
+        """Return the line of a TOML key after the first header that begins with `header`; 1 if not there."""
         start = next((line for line, text in self._headers if text.startswith(header)), 1)
         return next((line for line in self._keys.get(key, ()) if line >= start), 1)
 
@@ -116,17 +116,17 @@ class Text:
 
 
 def _index(pairs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    lines: dict[str, list[int]] = {}
     for key, number in pairs:
-        found.setdefault(key, []).append(number)
-    return found
+        lines.setdefault(key, []).append(number)
+    return lines
 
 
 def open_text(folder: Path, entry: str, place: str) -> Text:
-    """Read a file by its path from a folder; `..` may lead up, and symlinks lead nowhere.
+    """Read a file by its path relative to a folder. The path may contain `..`, but no symlink.
 
     Raises:
-        InputError: it is not a plain file, not UTF-8, or too large.
+        InputError: the path has a symlink, or the file is not a plain file, not UTF-8, or too large.
 
     """
     shown = printable(os.path.normpath(folder / entry))
@@ -140,7 +140,7 @@ def open_text(folder: Path, entry: str, place: str) -> Text:
                 raise InputError(
                     f"{shown} is behind a symlink: {printable(part)}",
                     where=place,
-                    hint="name the file itself, which is not reached by a link",
+                    hint="give a path without symlinks",
                 )
     return Text(folder=folder, entry=entry, shown=shown, text=_decoded(_read(path, shown, place), shown))
 
@@ -172,7 +172,7 @@ def _decoded(raw: bytes, shown: str) -> str:
         raise InputError("is not UTF-8", where=f"{shown}:{line}", hint="save it as UTF-8") from None
 
 
-# Each platform of a recipe reads the same file.
+# Cached, because every platform of a recipe reads the same file.
 @lru_cache(maxsize=4)
 def _toml(text: str, shown: str) -> dict[str, Any]:
     hint = "see toml.io, or write the file again with the tool that made it"
@@ -185,7 +185,7 @@ def _toml(text: str, shown: str) -> dict[str, Any]:
         raise Wrong(shown, "is nested too deeply", "is this the right file?") from None
     except ValueError as error:
         reason = str(error)
-        found = re.search(r" \(at line (\d+), column \d+\)$", reason)
-        place = f"{shown}:{found[1]}" if found else shown
-        short = printable(reason[: found.start()] if found else reason)
+        line_of_error = re.search(r" \(at line (\d+), column \d+\)$", reason)
+        place = f"{shown}:{line_of_error[1]}" if line_of_error else shown
+        short = printable(reason[: line_of_error.start()] if line_of_error else reason)
         raise Wrong(place, f"is not valid TOML: {short}", hint) from None

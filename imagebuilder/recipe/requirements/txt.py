@@ -1,6 +1,6 @@
-"""Read requirements.txt as pip does, less all that names a place, runs something or chooses how to install.
+"""Read requirements.txt as pip does, but refuse URLs, paths, variables and options for how to install.
 
-The format: pip's "Requirements File Format".
+pip's documentation describes the format under "Requirements File Format".
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from imagebuilder.errors import InputError
 from imagebuilder.recipe.requirements.demand import Demand, Found, Wrong, demand, sha256
 from imagebuilder.recipe.requirements.source import Asked, Text
 
-_COMMENT = re.compile(r"(?:^|(?<!\s)\s++)#.*$")  # possessive: a line of blanks takes no square of its length
+_COMMENT = re.compile(r"(?:^|(?<!\s)\s++)#.*$")  # possessive: else blanks take quadratic time
 _OPTIONS = re.compile(r"(?<!\s)\s++(?=--?[A-Za-z])")
 _OPTION = re.compile(r"(--[A-Za-z][A-Za-z0-9-]*|-[A-Za-z])(?:\s*=\s*|\s+|)(.*)")
 _HASH = re.compile(r"--hash(?:=|\s+)(\S+)(?:\s+|$)")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
 _INCLUDES = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
-# Files that include each other, at most.
+# Limits for files that include others: levels, and files in all.
 _DEEPEST = 10
 _MOST_FILES = 50
 
@@ -37,12 +37,12 @@ _HINTS = {
     **dict.fromkeys(
         ("--no-binary", "--only-binary", "--prefer-binary"), "remove it: only wheels are installed"
     ),
-    "--require-hashes": "remove it: hashes that the file has are always compared",
+    "--require-hashes": "remove it: hashes in the file are always checked",
 }  # fmt: skip
 
 
 def read(file: Text, asked: Asked) -> Iterator[Found]:
-    """Read a file and those that it includes."""
+    """Read a file and the files that it includes."""
     yield from _File(asked=asked).read(file, (), constraint=False)
 
 
@@ -52,7 +52,7 @@ class _File:
         self._opened = 1
 
     def read(self, file: Text, above: tuple[str, ...], *, constraint: bool) -> Iterator[Found]:
-        """Read one file; `above` are those that include it."""
+        """Read one file; `above` are the files that include it."""
         for number, line in _joined(file.text.splitlines()):
             text = _COMMENT.sub("", line).strip()
             if not text:
@@ -65,8 +65,8 @@ class _File:
                     only = constraint or _INCLUDES[option[1]]
                     yield from self.read(inner, (*above, file.shown), constraint=only)
                 else:
-                    found = _demand(text, place, self._asked, constraint=constraint)
-                    yield from [found] if found else []
+                    parsed = _demand(text, place, self._asked, constraint=constraint)
+                    yield from [parsed] if parsed else []
             except Wrong as error:
                 yield error.problem
             except InputError as error:
@@ -83,8 +83,8 @@ class _File:
         if not path.endswith((".txt", ".in")):
             raise Wrong(
                 place,
-                f"`{printable(path)}` is not a requirements file by its name",
-                "call it NAME.txt or NAME.in",
+                f"`{printable(path)}` is not named like a requirements file",
+                "rename it to NAME.txt or NAME.in",
             )
         self._opened += 1
         inner = file.beside(path, place)
@@ -96,7 +96,7 @@ class _File:
 
 
 def _joined(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Join lines that end with a backslash as pip does; the number is the first one's."""
+    """Join lines that end with a backslash, as pip does; yield each with the number of its first line."""
     held: list[str] = []
     first = 0
     for number, line in enumerate(lines, 1):
@@ -117,7 +117,7 @@ def _joined(lines: list[str]) -> Iterator[tuple[int, str]]:
 def _demand(text: str, place: str, asked: Asked, *, constraint: bool) -> Demand | None:
     asked.look(place)
     if _VARIABLE.search(text):
-        raise Wrong(place, "variables (`${NAME}`) are not read", "write the value")
+        raise Wrong(place, "variables (`${NAME}`) are not supported", "write the value")
     if option := _OPTION.match(text):
         raise _refused(option[1], place)
     requirement, *options = _OPTIONS.split(text, maxsplit=1)

@@ -1,7 +1,7 @@
-"""Read uv.lock: all that `uv sync` would install for the project, each at its locked version.
+"""Read uv.lock: the packages that `uv sync` would install for the project, each at its locked version.
 
-Nothing of the project itself is installed: only what it requires. The format has no specification; this
-follows version 1 of uv's own (crates/uv-resolver/src/lock).
+The project itself is not installed, only its dependencies. The format has no specification; this follows
+version 1 in uv's source (crates/uv-resolver/src/lock).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _Package = Mapping[str, Any]
 
 
 def read(file: Text, asked: Asked) -> Iterator[Found]:
-    """Walk from the project to all that it requires in the image."""
+    """Follow the project's dependencies as far as they apply to the image."""
     data = file.toml()
     if data.get("version") != _VERSION:
         shown = printable(str(data.get("version")))
-        raise Wrong(file.at(1), f"is a uv.lock of version {shown}, and this reads {_VERSION}", _EXPORT)
+        raise Wrong(file.at(1), f"is a uv.lock of version {shown}, and only {_VERSION} is supported", _EXPORT)
     if data.get("conflicts"):
         raise Wrong(
             file.at(file.line_of_key("conflicts")), "has extras or groups that exclude each other", _EXPORT
         )
     python = of_python(data.get("requires-python"), file.at(file.line_of_key("requires-python")))
     yield from [python] if python else []
-    yield from _Walk(file, asked, data).found()
+    yield from _Walk(file, asked, data).demands()
 
 
 class _Walk:
@@ -52,13 +52,13 @@ class _Walk:
                 self._by_name.setdefault((name, version), []).append(number)
         self._lines = file.lines_of("[[package]]")
 
-    def found(self) -> Iterator[Found]:
+    def demands(self) -> Iterator[Found]:
         root = self._root()
-        fresh = [(root, ""), *((root, f"extra {name}") for name in sorted(self._asked.extras))]
-        fresh += [(root, f"group {name}") for name in sorted(self._asked.groups)]
+        pending = [(root, ""), *((root, f"extra {name}") for name in sorted(self._asked.extras))]
+        pending += [(root, f"group {name}") for name in sorted(self._asked.groups)]
         done: set[tuple[int, str]] = set()
-        while fresh:
-            number, part = fresh.pop()
+        while pending:
+            number, part = pending.pop()
             if (number, part) in done:
                 continue
             done.add((number, part))
@@ -66,7 +66,7 @@ class _Walk:
                 if not part and number != root:
                     yield from self._demand(number)
                 for dependency in self._dependencies(number, part):
-                    fresh += self._follow(dependency, number)
+                    pending += self._follow(dependency, number)
             except Wrong as error:
                 yield error.problem
 
@@ -75,7 +75,7 @@ class _Walk:
             source = package.get("source")
             if isinstance(source, dict) and "." in {source.get("virtual"), source.get("editable")}:
                 return number
-        raise Wrong(self._file.at(1), "locks no project in its own folder", _EXPORT)
+        raise Wrong(self._file.at(1), "does not lock a project in its own folder", _EXPORT)
 
     def _place(self, number: int) -> str:
         return self._file.at(self._lines[number] if number < len(self._lines) else 1)
@@ -86,7 +86,7 @@ class _Walk:
         kinds = set(source) if isinstance(source, dict) else set()
         name, place = printable(str(package.get("name"))), self._place(number)
         if kinds & {"virtual", "editable", "directory"}:
-            return  # a member of the workspace: what it requires counts
+            return  # a workspace member is not installed, only its dependencies
         if kinds != {"registry"}:
             listed = printable("/".join(sorted(map(str, kinds)))) or "nowhere"
             raise Wrong(
@@ -108,7 +108,7 @@ class _Walk:
             for given, value in table(package.get(key, {}), key, self._file).items()
         }
         normal = canonicalize_name(name)
-        # Elsewhere an extra may have nothing behind it; what the recipe asks for must be there.
+        # A package may ask for an unknown extra of another one; the recipe may not.
         if normal not in listed and name in (self._asked.extras if kind == "extra" else self._asked.groups):
             known = f"there is {', '.join(sorted(listed))}" if listed else f"it has no {kind}s"
             raise Wrong(
@@ -133,7 +133,7 @@ class _Walk:
             if source in (None, self._packages[number].get("source"))
         ]
         if len(fitting) != 1:
-            message = f"names {len(fitting)} packages `{printable(name)}` where one is meant"
+            message = f"the dependency `{printable(name)}` matches {len(fitting)} packages instead of one"
             raise Wrong(place, message, _AGAIN)
         extras = dependency.get("extra", [])
         listed = extras if isinstance(extras, list) else []

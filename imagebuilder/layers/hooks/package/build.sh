@@ -1,5 +1,5 @@
-# Make a project's wheel: lay out the root, and run the project's backend where it is all there is.
-# $1 is Python's release. What the backend says goes to a file: it may say anything, and any amount.
+# Makes a project's wheel: lays out a root, and runs the build backend in it, where it sees nothing else.
+# $1 is Python's release. The backend's output goes to a file, because it is of any size.
 set -eu
 confine() {
     env -i PATH=/build/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/build/home LC_ALL=C.UTF-8 TZ=UTC \
@@ -7,7 +7,7 @@ confine() {
         perl hooks/confine.pl "$@"
 }
 umask 022
-# One stack, in KiB, whatever the host's.
+# A fixed stack size in KiB, so that the host's does not matter.
 ulimit -S -s 8192
 confine tools "$PWD" sh hooks/unpack.sh "$1"
 code=0
@@ -16,5 +16,5 @@ if [ "$code" != 0 ]; then
     tail -c 6000 said >&2
     exit "$code"
 fi
-# The file itself, or a link if it is one: who reads it looks.
+# This may be a link: the code that reads it checks that.
 mv root/build/product.whl product.whl

@@ -1,6 +1,7 @@
-# Lay out a root for a project's backend: the image's Python, unpacked and not installed; the venv with the build
-# requirements; and the project's files. Runs in namespaces of its own: a package's link cannot lead out.
-# $1 is Python's release. The build handed in packages, python.tar (a base's), requirements.tar.gz and project.
+# Lays out a root for a build backend: the image's Python, unpacked and not installed; a venv with the build
+# requirements; and the project's files. Runs in its own namespaces, where no link of a package leads to the host.
+# $1 is Python's release. The build has put packages/, python.tar (from a base), requirements.tar.gz and project/
+# here.
 set -eu
 umask 022
 mkdir root
@@ -13,7 +14,7 @@ for deb in packages/*.deb; do
         dpkg-deb --fsys-tarfile "$deb" | tar -x -C root --keep-directory-symlink --no-same-owner -f -
 done
 [ ! -e python.tar ] || tar -x -C root --keep-directory-symlink --no-same-owner -f python.tar
-# Where programs look for their loader; of a base it is not among what Python needs.
+# Programs look for their loader under these names. A base's python.tar does not have them.
 for loader in root/usr/lib/*-linux-gnu*/ld-linux*.so.*; do
     name=${loader##*/}
     for folder in root/usr/lib root/usr/lib64; do

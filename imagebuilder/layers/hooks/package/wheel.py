@@ -1,7 +1,7 @@
 """Make the wheel of /build/project with the backend that its pyproject.toml names (PEP 517), as product.whl.
 
-Runs in the image's own Python, in a root without a network, under the fixed paths of this file. Whatever the
-backend answers is somebody else's: who takes the wheel from here checks it.
+Runs with the image's own Python, in a root without a network, under the fixed paths of this file. The backend
+is untrusted, so the code that reads the wheel checks it.
 """
 
 import importlib
@@ -19,31 +19,31 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def backend(system: dict[str, Any]) -> Any:
-    """Import the backend, and take the object in it that is meant."""
+    """Import the backend, and return the object that `build-backend` names."""
     sys.path[:0] = [str(Path(folder).resolve()) for folder in system.get("backend-path", ())]
-    # Without a name it is setuptools, which then expects setup.py beside it.
+    # PEP 517's default, with which setuptools expects a setup.py.
     name, _, inside = system.get("build-backend", "setuptools.build_meta:__legacy__").partition(":")
-    found = importlib.import_module(name)
+    value = importlib.import_module(name)
     for part in filter(None, inside.split(".")):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def missing(requirements: list[str]) -> list[str]:
-    """Name what a backend asks for besides `requires` of [build-system], and is not there."""
-    there = {normal(found.name) for found in importlib.metadata.distributions()}
-    return [text for text in requirements if normal(text) not in there]
+    """Return the requirements of the backend itself that are not installed: [build-system] lacks them."""
+    installed = {normal(item.name) for item in importlib.metadata.distributions()}
+    return [text for text in requirements if normal(text) not in installed]
 
 
 def normal(requirement: str) -> str:
-    """Take the name of a requirement, as indexes write it."""
-    found = NAME.search(requirement)
-    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
+    """Return the normalised name in a requirement."""
+    match = NAME.search(requirement)
+    return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
 
 
 def main() -> None:
-    """Build; what goes wrong is said on stderr."""
-    # The files there are the build's; the backend may write beside them.
+    """Build the wheel; errors go to stderr."""
+    # Build in a copy, because a backend may write into its folder.
     shutil.copytree(PLACE / "project", PLACE / "work", symlinks=True)
     os.chdir(PLACE / "work")
     sys.path.pop(0)  # this script's own folder
