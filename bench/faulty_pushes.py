@@ -18,8 +18,8 @@ _CAPTION = """\
 
 Made by `python -m bench.faulty_pushes` (`make soak`): a registry with TLS and a password, killed and
 started again in every eighth push. After each push every blob is read back from the registry itself, by its
-digest, and skopeo is asked too. The proxy strikes more than one request in five. Docker's own registry drops
-an upload of which a piece was cut, or a reply was lost: that is where bytes travel twice.
+digest, and skopeo checks the image too. The proxy disturbs more than one request in five. Docker's own
+registry drops an upload if a piece was cut or a reply was lost; its bytes are then sent again.
 """
 
 

@@ -2,10 +2,10 @@
 
     python -m bench.growth RECIPE --store STORE [--out bench/growth.md]
 
-Each recipe is a copy of one with its lock, so that a thousand of them are a thousand times the same work. The
-image has to be in the store (`imagebuilder build RECIPE`). Seconds and peak memory of whole processes. "One
-process" does all recipes in one, as `check` does; the other rows are one command a recipe, one after the
-other. `lock` asks archive and index for what it has locked already.
+All recipes are copies of one recipe and its lock, so a thousand of them are a thousand times the same work.
+The image must be in the store (`imagebuilder build RECIPE`). The figures are seconds and peak memory of whole
+processes. In rows with "one process", one process handles all recipes, as `check` does. The other rows run
+one command for each recipe, one after the other. `lock` asks archive and index again about what it has locked.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ _CAPTION = """\
 
 Made by `python -m bench.store_faults` (`make soak`). "wheels" is an image of 12 wheels of 8 MB from a folder,
 "os" a small recipe whose layer of Debian packages has to be installed. Kills are `kill -9` at random points
-between the start of the process and the time that a whole build takes; each build goes on from what the one
-before left. After each row one more build has to succeed with the digest of a build that nobody disturbed,
-`cache verify` has to find nothing, and no temporary file may be left.
+between the start of the process and the time that a whole build takes; each build continues with what the one
+before left. After each row one more build must succeed with the digest of an undisturbed build,
+`cache verify` must find no damage, and no temporary file may be left.
 """
 _OS_RECIPE = """\
 name: fire

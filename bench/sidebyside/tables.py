@@ -15,18 +15,18 @@ _HEAD = """\
 # Side by side
 
 Made by `make bench`; the samples behind the medians are in [samples.json](samples.json). Seconds of one
-machine mean little on another: what counts are the ratios to the plain Dockerfile, in parentheses.
+machine mean little on another. Compare the ratios to the plain Dockerfile, in parentheses.
 
-- **plain**: a Dockerfile by hand, `pip install --no-cache-dir -r requirements.txt`.
+- **plain**: a hand-written Dockerfile, `pip install --no-cache-dir -r requirements.txt`.
 - **uv**: the same with uv and a cache mount.
 - **rendered**: our rendered Dockerfile by docker buildx, on the containerd image store, with zstd.
 - **imagebuilder**: the embedded engine, by its command line; its push searches every layer for secrets first.
 
-All four install the same locked versions on the same Debian base and push to a server of the same registry
-program, which is empty when a round begins. The base is in place for every side before a clock starts, also
-where it changed: what making it costs is not in these tables. Each side with a Dockerfile has a container
-engine of its own. Whether modules are compiled to bytecode is each side's own default: pip does, uv does not;
-that is in their seconds, sizes and first imports.
+All four install the same locked versions on the same Debian base and push to the same registry program,
+which is empty when a round begins. Every side has the base before a measurement starts, even if the base changed:
+these tables do not include making it. Each side with a Dockerfile has its own container engine. Each side
+compiles modules to bytecode or not, by its own default: pip does, uv does not. This affects seconds, sizes and
+first imports.
 """
 _COLUMNS = (
     ("build", samples.BUILD),
@@ -59,8 +59,8 @@ def _sections(run: Run) -> Iterable[str]:
             yield _table(run, work, sides, _COLUMNS)
     if sides := run.sides("consumer"):
         note = next(sample.note for sample in run.samples if sample.work == "consumer")
-        yield f"### The consumer\n\nPulled by an engine that is empty; then `{note}` in a fresh container,"
-        yield f"from disk and once more from memory. {_many(run.rounds('consumer', sides[0]))}.\n"
+        yield f"### The consumer\n\nPulled by an empty engine; then `{note}` in a new container,"
+        yield f"from disk, then again from memory. {_many(run.rounds('consumer', sides[0]))}.\n"
         columns = (
             ("pull", samples.PULL),
             ("first import", samples.IMPORT),

@@ -27,7 +27,7 @@ WORKS: Mapping[str, str] = {
     "package-added": "one more package from the index",
     "other-base": "the Debian base changed; the new one is in place",
     "warm": "downloads are cached where the side caches them, and nothing is built",
-    "warm-first": "the same, and the lock does not know yet what the wheels' layers give",
+    "warm-first": "the same, but the lock does not list the wheels' layers yet",
     "matrix": "six recipes that share most components, one after the other, nothing cached before",
 }
 _PIECE = 1 << 20

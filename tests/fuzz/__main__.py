@@ -23,12 +23,12 @@ from tests.fuzz.worker import Counts
 
 _HEADER = """# Hostile input
 
-What came of bad input, made by seeded mutation out of good input and of the cases in tests/cases/hostile,
-for everything that reads what others write (`tests/fuzz/targets.py`). *Refused* is an error of ours with its
-exit code; a *crash* is any other exception, a message with control characters, an input that takes more than
-20 seconds, a file changed outside of the given folder, a command, or a connection to another host. Memory is
-how much the process grew over its size before the first input, servers of the tests included. Made by
-`make fuzz`; seed {seed}.
+How everything that reads other people's files (`tests/fuzz/targets.py`) handles bad input. The inputs are
+seeded mutations of good input and of the cases in tests/cases/hostile. *Refused* means one of imagebuilder's
+errors with its exit code. A *crash* is any other exception, a message with control characters, an input that
+takes more than 20 seconds, a file changed outside the given folder, a command that was run, or a connection
+to another host. Memory is the growth of the process since before the first input, including the tests' servers.
+Made by `make fuzz`; seed {seed}.
 
 | target | inputs | accepted | refused | crashes | worst seconds | peak MB |
 |---|---:|---:|---:|---:|---:|---:|
