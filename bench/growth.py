@@ -5,7 +5,7 @@
 All recipes are copies of one recipe and its lock, so a thousand of them are a thousand times the same work.
 The image must be in the store (`imagebuilder build RECIPE`). The figures are seconds and peak memory of whole
 processes. In rows with "one process", one process handles all recipes, as `check` does. The other rows run
-one command for each recipe, one after the other. `lock` asks archive and index again about what it has locked.
+one command for each recipe, one after the other. `lock` asks archive and index again.
 """
 
 from __future__ import annotations

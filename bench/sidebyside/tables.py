@@ -22,11 +22,11 @@ machine mean little on another. Compare the ratios to the plain Dockerfile, in p
 - **rendered**: our rendered Dockerfile by docker buildx, on the containerd image store, with zstd.
 - **imagebuilder**: the embedded engine, by its command line; its push searches every layer for secrets first.
 
-All four install the same locked versions on the same Debian base and push to the same registry program,
-which is empty when a round begins. Every side has the base before a measurement starts, even if the base changed:
-these tables do not include making it. Each side with a Dockerfile has its own container engine. Each side
-compiles modules to bytecode or not, by its own default: pip does, uv does not. This affects seconds, sizes and
-first imports.
+All four install the same locked versions on the same Debian base and push to a server of the same registry
+program, which is empty when a round begins. Every side has the base before a measurement starts, even if the
+base changed: these tables do not include making it. Each side with a Dockerfile has its own container engine.
+Each side compiles modules to bytecode or not, by its own default: pip does, uv does not. That affects its
+seconds, sizes and first imports.
 """
 _COLUMNS = (
     ("build", samples.BUILD),

@@ -27,7 +27,8 @@ How everything that reads other people's files (`tests/fuzz/targets.py`) handles
 seeded mutations of good input and of the cases in tests/cases/hostile. *Refused* means one of imagebuilder's
 errors with its exit code. A *crash* is any other exception, a message with control characters, an input that
 takes more than 20 seconds, a file changed outside the given folder, a command that was run, or a connection
-to another host. Memory is the growth of the process since before the first input, including the tests' servers.
+to another host. Memory is how much the process grew from its size before the first input, with the
+tests' servers.
 Made by `make fuzz`; seed {seed}.
 
 | target | inputs | accepted | refused | crashes | worst seconds | peak MB |
