@@ -4,8 +4,8 @@ reference.py    `host[:port]/path[:tag][@digest]`, parsed and checked
 credentials.py  what `docker login` left behind
 certificates.py authorities and client certificates, where Docker and Podman keep them
 client.py       one registry over HTTP(S): sign-in, retries, errors that say what to do
-blob.py         one blob: linked, sent, resumed
-upload.py       push: only missing blobs travel, the manifest after them, the tags last
+blob.py         uploads one blob: links it, sends it, or resumes it
+upload.py       pushes an image: first the blobs that are missing, then the manifest, then the tags
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One blob on its way into a repository: linked, sent in one go, or in pieces where the way is bad."""
+"""Upload one blob to a repository: link it, send it in one request, or in pieces if the connection is bad."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 REUSED, MOUNTED, PUSHED = "reused", "mounted", "pushed"
 _PIECE = 1024 * 1024
 _PIECEWISE = 3
-# Failures after which a blob is sent that could be linked: some registries always fail to link.
+# After this many failures to link a blob it is sent instead: some registries always fail to link.
 _LINKS = 2
-# Unanswered questions after which an upload begins again from the start.
+# After this many failures to ask for the position, an upload starts from the beginning.
 _RESUMES = 3
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
@@ -42,12 +42,12 @@ class Blob:
 
 
 class Upload:
-    """The way of one blob into the repository, through cuts and restarts of the registry.
+    """The upload of one blob, which continues after broken connections and restarts of the registry.
 
     Attributes:
-        blob: what is to get there.
-        sent: bytes that travelled, those that travelled twice counted twice.
-        resumed: how often it went on in the middle.
+        blob: the blob to upload.
+        sent: the number of bytes sent, including those that were sent again.
+        resumed: how often the upload continued in the middle.
 
     """
 
@@ -55,10 +55,10 @@ class Upload:
         """Prepare.
 
         Args:
-            client: of the repository.
-            blob: what is to get there.
-            source: another repository of the registry that may have it; empty for none.
-            advance: told the bytes done, those that travel twice only once.
+            client: the repository's client.
+            blob: the blob to upload.
+            source: another repository of the registry that may have the blob; "" for none.
+            advance: called with the number of bytes done; bytes sent again count once.
 
         """
         self.blob = blob
@@ -81,11 +81,11 @@ class Upload:
         self._budget = client.budget()
 
     def run(self) -> str:
-        """Bring the blob there: whether it was PUSHED, MOUNTED from elsewhere, or REUSED.
+        """Upload the blob. Returns PUSHED, MOUNTED (linked from another repository) or REUSED.
 
         Raises:
-            RegistryError: the registry refused it, or broke too often.
-            StoreError: the blob is not what its digest says.
+            RegistryError: the registry refused it, or failed too often.
+            StoreError: the blob does not match its digest.
 
         """
         best = -1
@@ -100,7 +100,7 @@ class Upload:
                 if not self._place and not self._begin():
                     self._count(self.blob.size)
                     return MOUNTED
-                # What got further than ever before is no failure to count.
+                # A try that got further than all before does not count as a failure.
                 if self._offset > best:
                     best = self._offset
                     self._budget.progressed()
@@ -121,7 +121,7 @@ class Upload:
     def _request(
         self, method: str, place: str, wanted: tuple[int, ...], options: RequestOptions = PLAIN
     ) -> requests.Response:
-        """Send one request, once: what failed is tried again by `run` alone."""
+        """Send one request without retries: only `run` retries."""
         budget = self._client.budget(1)
         return self._client.request(method, place, wanted=wanted, options=options, budget=budget)
 
@@ -130,7 +130,7 @@ class Upload:
         return reply.status_code == 200
 
     def _begin(self) -> bool:
-        """Open an upload. False when the registry linked the blob from another repository instead."""
+        """Open an upload. Return False if the registry linked the blob from another repository instead."""
         self._offset = 0
         if self._source and self._budget.failures < _LINKS:
             place = f"blobs/uploads/?mount={self.blob.digest}&from={quote(self._source, safe='/')}"
@@ -166,7 +166,7 @@ class Upload:
         found = _RANGE.fullmatch(reply.headers.get("Range", ""))
         if reply.status_code != 204 or not found:
             return
-        # "0-0" is how registries write that nothing is there.
+        # Registries write "0-0" if they have received nothing.
         reached = int(found[1]) + 1 if int(found[1]) else 0
         if reached <= self.blob.size:
             self._place = self._location(reply.headers) if "Location" in reply.headers else place
@@ -190,7 +190,7 @@ class Upload:
             )
             reply = self._request("PATCH", self._place, (201, 202, 204, *gone), piece)
             if reply.status_code in gone:
-                # A proxy in front of the registry has a limit, which pieces may be below.
+                # A proxy in front of the registry limits the size of a request; pieces may be small enough.
                 if reply.status_code == 413:
                     self._limited, self._chunk = True, self._client.chunk
                 return False
@@ -218,14 +218,14 @@ class Upload:
         self._count(position)
 
     def _count(self, position: int) -> None:
-        """Report bytes up to a position, those that travel twice only once."""
+        """Report the bytes up to a position; bytes sent again count once."""
         if position > self._counted:
             self._advance(position - self._counted)
             self._counted = position
 
 
 class _Piece:
-    """A blob from an offset up to another, in pieces: never more than one of them in memory."""
+    """A blob between two offsets, in pieces, of which only one is in memory at a time."""
 
     def __init__(
         self, path: Path, offset: int, end: int, passed: Callable[[int, int], None], stopped: threading.Event
@@ -257,7 +257,7 @@ def _hash(path: Path) -> str:
 
 
 def damaged(path: Path, name: str) -> StoreError:
-    """Say that a blob is not what it should be."""
+    """Make the error for a damaged blob."""
     return StoreError(
         "a blob of the image is gone or damaged",
         where=str(path),

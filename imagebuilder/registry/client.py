@@ -60,16 +60,16 @@ class Options:
 
     Attributes:
         session: the site's session, with its proxies and certificate authorities, and no retries of its own.
-        insecure: speak plain HTTP with a registry on another host, where it does not speak TLS; a certificate
-            that is not trusted stays an error.
-        credentials: used instead of what `docker login` left.
+        insecure: speak plain HTTP with a registry on another host, if it does not speak TLS; an untrusted
+            certificate is still an error.
+        credentials: used instead of those of `docker login`.
         trust: certificates for registries, by host and port, over those in `certificates.folders`.
         home: home folder of the user, where their Docker or Podman keeps certificates.
         attempts: how often one piece of work (a manifest, a layer) is tried while the registry is away,
-            overloaded or cut off; what gets a layer further than before does not count.
-        seconds: no further try begins later than this after the first one has failed.
-        chunk: bytes of a layer in one request, where sending it in one go has failed: a connection that
-            breaks every minute brings a large layer there all the same.
+            overloaded or cut off; a try that gets a layer further than before does not count.
+        seconds: no further try begins later than this after the first failure.
+        chunk: bytes of a layer in one request, after sending it in one request has failed: a large layer then
+            gets through even if the connection breaks every minute.
         pause: seconds before the second try; each further pause is twice as long.
 
     """
@@ -87,13 +87,13 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """What a request has besides its method and its place.
+    """The optional parts of a request.
 
     Attributes:
-        headers: besides the sign-in.
-        body: bytes, or what makes a fresh iterator over them for each try.
-        reply_seconds: how long to wait for the registry to answer.
-        stream: leave the body of the reply to the caller to read.
+        headers: headers besides the sign-in.
+        body: bytes, or a function that returns a new iterator over them for each try.
+        reply_seconds: how long to wait for the registry's answer.
+        stream: whether the caller reads the body of the reply.
 
     """
 
@@ -119,7 +119,7 @@ class Client:
     """Requests to one repository; safe to use from several threads.
 
     Args:
-        reference: names the repository; tag and digest do not count.
+        reference: names the repository; tag and digest are ignored.
         options: how to reach it.
         actions: what to sign in for, `pull` or `pull,push`.
         sources: other repositories of the same registry to read from.
@@ -142,26 +142,26 @@ class Client:
         self._trusting = threading.Lock()
 
     def budget(self, attempts: int = 0) -> Budget:
-        """Make the budget of one piece of work: as many tries as the options say, or as given."""
+        """Return a budget for one piece of work: as many tries as given, by default those of the options."""
         own = self._options
         return Budget(attempts=attempts or own.attempts, seconds=own.seconds, pause=own.pause)
 
     def head_manifest(self, name: str, budget: Budget | None = None) -> str:
-        """Return the digest that a tag (or digest) stands for; "" when there is no such manifest."""
+        """Return the digest that a tag (or digest) refers to; "" if there is no such manifest."""
         budget = budget or self.budget()
         options = RequestOptions(headers={"Accept": ", ".join(MANIFEST_TYPES)})
         reply = self.request("HEAD", f"manifests/{name}", wanted=(200, 404), options=options, budget=budget)
         if reply.status_code != requests.codes.ok:
             return ""
         told = reply.headers.get("Docker-Content-Digest", "")
-        # What is no digest is not believed, and not shown to anybody either.
+        # An invalid digest is neither trusted nor shown.
         return told if _DIGEST.fullmatch(told) else self.get_manifest(name, budget).digest
 
     def get_manifest(self, name: str, budget: Budget | None = None) -> Manifest:
         """Read a manifest by tag or digest.
 
         Raises:
-            RegistryError: there is none, it is larger than 4 MiB, or is not what its digest says.
+            RegistryError: there is none, it is larger than 4 MiB, or it does not match its digest.
 
         """
         accepted = {"Accept": ", ".join(MANIFEST_TYPES)}
@@ -188,7 +188,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         budget: Budget | None = None,
     ) -> tuple[requests.Response, bytes]:
-        """Read a small answer, again where it breaks off; at most one byte more than the limit.
+        """Read a small answer, with retries if it breaks off; at most one byte more than the limit.
 
         Raises:
             RegistryError: the registry refused, broke or cannot be reached.
@@ -213,14 +213,14 @@ class Client:
         options: RequestOptions = PLAIN,
         budget: Budget | None = None,
     ) -> requests.Response:
-        """Send one request, again where that may help, and return a reply with a wanted status.
+        """Send one request, with retries where they may help, and return a reply with a wanted status.
 
         Args:
-            method: of HTTP.
+            method: the HTTP method.
             place: path below the repository (`manifests/latest`), or a URL that the registry gave.
             wanted: the statuses to return; any other one is an error.
             options: headers, body and how to wait.
-            budget: of the work that this request is a part of; None where it is all of the work.
+            budget: the budget of the work that this request is part of; None if it is the whole work.
 
         Raises:
             RegistryError: the registry refused, broke or cannot be reached.
@@ -242,7 +242,7 @@ class Client:
                 self.wait(budget, failure)
 
     def url(self, place: str, budget: Budget | None = None) -> str:
-        """Make a full URL; one that the registry gave stays, but never leads from TLS back to plain HTTP."""
+        """Return a full URL. A URL from the registry is kept, but never leads from TLS to plain HTTP."""
         budget = budget or self.budget()
         while not self._origin:
             try:
@@ -250,24 +250,24 @@ class Client:
             except faults.Interrupted as failure:
                 self.wait(budget, failure)
         url = self._joined(f"{self._origin}/v2/{self.reference.path}/", place)
-        # A registry behind a proxy that ends TLS often takes itself for one of plain HTTP.
+        # A registry behind a proxy that terminates TLS often gives URLs of plain HTTP.
         plain, secure = f"http://{self.reference.endpoint}/", f"https://{self.reference.endpoint}/"
         if self._origin.startswith("https:") and url.startswith(plain):
             url = secure + url.removeprefix(plain)
         return self._kept_secure(self._origin, url)
 
     def wait(self, budget: Budget, failure: RegistryError) -> None:
-        """Wait before another try: the longer, the more have failed.
+        """Wait before another try, longer after each failure.
 
         Args:
-            budget: of the work that has failed.
-            failure: why.
+            budget: the budget of the work that has failed.
+            failure: the error of the last try.
 
         Raises:
-            RegistryError: the failure, where it lasts or the budget is spent; or the whole push was stopped.
+            RegistryError: the failure, if it is permanent or the budget is spent; or the push was stopped.
 
         """
-        # A registry that was never there is not waited for.
+        # Do not wait for a registry that has never answered.
         absent = isinstance(failure, faults.Absent) and not self._origin
         if absent or not isinstance(failure, faults.Interrupted):
             raise failure
@@ -282,7 +282,7 @@ class Client:
             raise RegistryError("stopped", where=str(self.reference))
 
     def _answered(self, message: Message, body: Body | bytes, wanted: tuple[int, ...]) -> requests.Response:
-        """Send a request once; a second time only with another sign-in, where the registry asks for it."""
+        """Send a request once; a second time only to sign in again, if the registry asks for it."""
         own, renewed = self._is_own(message.url), False
         while True:
             used = self._sign_in.authorization() if own else ""
@@ -297,10 +297,10 @@ class Client:
                     with contextlib.suppress(requests.RequestException):
                         bodies.keep(reply)
                 if reply.status_code == requests.codes.unauthorized:
-                    # The password is for the registry, not for a host that it sends on to.
+                    # The password is for the registry, not for a host that it redirects to.
                     if not self._is_own(reply.url):
                         raise faults.asks_elsewhere(reply, self.reference)
-                    # A token may have run out since the last request; a password is asked for once.
+                    # A token may have expired since the last request; a password is tried once.
                     renewed = not renewed and self._sign_in.renew(reply, used)
                     if renewed:
                         continue
@@ -310,7 +310,7 @@ class Client:
         return f"{self.reference.name}{'@' if name.startswith('sha256:') else ':'}{name}"
 
     def _open(self) -> None:
-        """Find out, once, whether the registry is there, speaks TLS, and how one signs in."""
+        """Find out once whether the registry answers, speaks TLS, and how to sign in."""
         with self._opening:
             if self._origin:
                 return
@@ -325,7 +325,7 @@ class Client:
                     reply = self._exchange(Message(method="GET", url=f"{scheme}://{host}/v2/"))
                 except requests.RequestException as error:
                     if scheme == schemes[-1] or not self._leads_on(scheme, error):
-                        # A server without TLS was asked the right way before: why that broke counts.
+                        # The other scheme failed before, and its error is the relevant one.
                         cause = earlier if earlier and faults.is_plain(error) else error
                         raise faults.unreachable(cause, f"{scheme}://{host}/", str(self.reference)) from error
                     earlier = error
@@ -344,10 +344,10 @@ class Client:
             )
 
     def _leads_on(self, scheme: str, error: requests.RequestException) -> bool:
-        """Whether a failed greeting lets the other scheme be tried.
+        """Return whether the other scheme may be tried after a failure.
 
-        From TLS to plain HTTP only where TLS is not spoken at all. A certificate that is not trusted, a
-        timeout or a broken connection may be an attacker in between, after the password in plain text.
+        From TLS to plain HTTP only if the server does not speak TLS at all. After an untrusted certificate, a
+        timeout or a broken connection, plain HTTP could give the password to an attacker in between.
         """
         if scheme == "http":
             return not faults.is_refused(error)
@@ -376,13 +376,13 @@ class Client:
             if urlsplit(url).scheme in {"http", "https"} and urlsplit(url).hostname:
                 return url
         except ValueError:
-            pass  # what a bracket does in the wrong place
+            pass  # for example, a misplaced bracket
         raise RegistryError(
             f"the registry sent an invalid URL: {printable(place)}", where=str(self.reference)
         )
 
     def _kept_secure(self, base: str, url: str) -> str:
-        """Refuse what leads from TLS to plain HTTP: layers are not for everybody on the way to read."""
+        """Refuse a URL that leads from TLS to plain HTTP, where others could read the layers."""
         if base.startswith("https:") and not url.startswith("https:"):
             raise RegistryError(
                 f"the registry sends on from TLS to plain HTTP, at {printable(urlsplit(url).netloc)}",
@@ -392,7 +392,7 @@ class Client:
         return url
 
     def _exchange(self, message: Message) -> requests.Response:
-        """Do one exchange, without redirects, sign-in or second try."""
+        """Do one exchange, without redirects, sign-in or retries."""
         reply = self._sent(message)
         if not message.stream and not bodies.keep(reply):
             raise RegistryError(
@@ -410,7 +410,7 @@ class Client:
         except requests.RequestException:
             raise
         except ValueError as error:
-            # requests looks where a redirect leads, though it is not to follow it.
+            # requests parses the target of a redirect even if it must not follow it.
             raise RegistryError(
                 f"the registry sent an invalid URL ({printable(str(error))})",
                 where=str(self.reference),
@@ -422,14 +422,14 @@ class Client:
             message.url,
             headers={
                 "User-Agent": f"imagebuilder/{imagebuilder.__version__}",
-                # Bytes as they are: what is packed may unpack to any size.
+                # No compression: a compressed answer may unpack to any size.
                 "Accept-Encoding": "identity",
                 **message.headers,
             },
             data=message.body or None,
             # An `auth` of our own, though it adds nothing, keeps requests from reading ~/.netrc.
             auth=lambda prepared: prepared,
-            # No proxy leads to this very host; elsewhere the session's and the environment's hold.
+            # No proxy for this host itself; for others, the session's and the environment's proxies.
             proxies={"http": "", "https": ""} if is_loopback(host) else None,
             verify=verify,
             cert=(str(trust.client[0]), str(trust.client[1])) if trust.client else None,
@@ -472,7 +472,7 @@ def options_for(site: Site, host: str, *, plain_http: bool = False) -> Options:
 
 
 def reader_of(reference: Reference, site: Site) -> Client:
-    """Make a client that reads a repository, from the site's mirror of its registry where there is one."""
+    """Return a client that reads a repository, from the site's mirror of its registry if there is one."""
     mirror = next((item.mirror for host, item in site.registries if host == reference.host), "")
     where = parse(f"{mirror}/{reference.path}") if mirror else reference
     return Client(where, options_for(site, where.host))

@@ -51,7 +51,7 @@ class PulledImage:
 
     Attributes:
         digest: of its manifest.
-        index: of the list of platforms that led to it; empty where there was none.
+        index: digest of the index that lists it; "" if there is none.
         layers: the lowest first.
         config: the `config` of its config: `Env`, `Labels`, `User` and the like.
 
@@ -64,10 +64,10 @@ class PulledImage:
 
 
 def find(client: Client, name: str, architecture: str) -> PulledImage:
-    """Read what a tag or digest stands for on one architecture.
+    """Read the image that a tag or digest refers to, for one architecture.
 
     Args:
-        client: of the repository.
+        client: the repository's client.
         name: a tag, or a digest.
         architecture: as OCI calls it (`amd64`); the system is Linux.
 
@@ -107,16 +107,16 @@ def find(client: Client, name: str, architecture: str) -> PulledImage:
 
 
 def fetch(client: Client, layer: Layer, store: Store, advance: Callable[[int], None]) -> None:
-    """Put a layer's blob into the store's downloads, under its digest; one that is there stays.
+    """Download a layer's blob into the store's downloads, unless it is there already.
 
     Args:
-        client: of a repository that has it.
-        layer: which.
-        store: where to.
-        advance: told the bytes received; a negative count takes back what was received in vain.
+        client: the client of a repository that has the blob.
+        layer: the layer.
+        store: gets the blob.
+        advance: called with the number of bytes received; a negative number takes back discarded bytes.
 
     Raises:
-        FetchError: it cannot be had, or is not what the digest says.
+        FetchError: the blob cannot be downloaded, or does not match its digest.
         StoreError: the disk is full or not writable.
 
     """
@@ -130,7 +130,7 @@ def fetch(client: Client, layer: Layer, store: Store, advance: Callable[[int], N
 
 
 def _receive(client: Client, layer: Layer, file: PartialFile) -> None:
-    """Receive a blob, going on where it breaks off."""
+    """Receive a blob, and continue if the connection breaks off."""
     budget, where = client.budget(), _where(client, layer.digest)
     while True:
         try:
@@ -175,7 +175,7 @@ def _of_platform(client: Client, index: Index, architecture: str) -> str:
     offered = []
     for entry in index.manifests:
         if entry.platform is None or entry.platform.os == "unknown":
-            continue  # what is attached to images stands in the same list
+            continue  # documents attached to images are in the same list
         if (entry.platform.os, entry.platform.architecture) == ("linux", architecture):
             return entry.digest
         offered.append(f"{entry.platform.os}/{entry.platform.architecture}")

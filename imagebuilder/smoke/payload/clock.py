@@ -1,4 +1,4 @@
-"""What time it is here, as a rank would see it."""
+"""Report the time on this node, as a rank would see it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 class Trial:
-    """One process group, and what its ranks give each other."""
+    """One process group, and the collectives that its ranks run."""
 
     def __init__(self, nonce: str, torch, dist, device) -> None:
         self.nonce, self.torch, self.dist, self.device = nonce, torch, dist, device
@@ -66,7 +66,7 @@ class Trial:
         return (index % PERIOD * (of + 1) + of).to(dtype)
 
     def exchange(self, dtype, length: int):
-        """Every collective on tensors of one type and length; gives the sum."""
+        """Run every collective on tensors of one type and length; return the sum."""
         dist = self.dist
         count = max(length // self.torch.tensor([], dtype=dtype).element_size(), 1)
         everyone = [self.data(of, count, dtype) for of in range(self.world_size)]
@@ -108,12 +108,12 @@ class Trial:
         )
 
     def sweep(self, largest: int, limit: float):
-        """Time allreduces of fp32, each size four times the last; all sizes, or those that time allows."""
+        """Time allreduces of fp32, each four times as large as the last, as far as the time allows."""
         torch, dist = self.torch, self.dist
         until = time.monotonic() + limit
         rows: list[dict[str, object]] = []
         for length in lengths(largest, 4):
-            # The first rank's clock decides for all.
+            # Rank 0's clock decides for all ranks.
             go = torch.tensor([int(self.rank != 0 or time.monotonic() < until)], device=self.device)
             dist.broadcast(go, src=0)
             if not int(go):
@@ -122,14 +122,14 @@ class Trial:
             runs = 20 if length <= 1 << 16 else 5 if length <= 1 << 22 else 3
             dist.all_reduce(tensor)
             times = [self.timed(tensor) for _ in range(runs)]
-            # A collective lasts as long as it does for the last rank.
+            # The time of a collective is that of its slowest rank.
             last = torch.tensor([statistics.median(times)], dtype=torch.float64, device=self.device)
             dist.all_reduce(last, op=dist.ReduceOp.MAX)
             rows.append({"bytes": length, "dtype": "float32", "seconds": float(last)})
         return rows, True
 
     def timed(self, tensor) -> float:
-        # The values would grow for ever.
+        # Else the values would grow with every allreduce.
         tensor.fill_(1.0)
         self.wait()
         started = time.perf_counter()
@@ -152,7 +152,7 @@ def lengths(largest: int, factor: int = 32) -> list[int]:
 
 
 def barrier(dist, rank: int) -> float:
-    """Come late as rank 0; how long the barrier held this rank."""
+    """Let rank 0 come late to a barrier. Return how long the barrier held this rank."""
     dist.barrier()
     if rank == 0:
         time.sleep(0.5)

@@ -1,6 +1,6 @@
-"""What the payload scripts share: arguments, the line that they answer with, and the process group.
+"""Code that the payload scripts share: arguments, the line with the answer, and the process group.
 
-They run inside of the image under test, with nothing but its own Python, torch and MPI.
+They run inside the image under test, with nothing but its own Python, torch and MPI.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMEOUT = 60
 
 
 def parser(*, ranks: bool = True) -> argparse.ArgumentParser:
-    """Make the parser of the arguments that every script has."""
+    """Return a parser with the arguments that every script has."""
     made = argparse.ArgumentParser()
     made.add_argument("--nonce", required=True)
     if ranks:
@@ -30,20 +30,20 @@ def parser(*, ranks: bool = True) -> argparse.ArgumentParser:
 
 
 def say(nonce: str, **found: object) -> None:
-    """Answer: one line, written at once, so that lines of several ranks do not mix."""
+    """Print the answer as one line, in one write, so that the lines of several ranks do not mix."""
     line = "\n" + MARKER + json.dumps({"nonce": nonce, "host": socket.gethostname(), **found}) + "\n"
     sys.stdout.flush()
     os.write(1, line.encode())
 
 
 def fail(nonce: str, error: str, remedy: str = "", **found: object) -> None:
-    """Answer with what is wrong, and end with 1."""
+    """Answer with an error, and exit with 1."""
     say(nonce, error=error, remedy=remedy, **found)
     sys.exit(1)
 
 
 def interface_to(peer: str) -> tuple[str, str]:
-    """Name the network interface, and the address on it, that packets to a peer leave by."""
+    """Return the network interface, and its address, from which packets go to a peer."""
     address = socket.gethostbyname(peer)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))  # sends nothing; the kernel picks the route
@@ -79,7 +79,7 @@ def join(arguments: argparse.Namespace):
 
 
 def start(dist, device, **how: object) -> None:
-    """Start the process group; without more words the variables say how."""
+    """Start the process group; without `how`, from the environment variables."""
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=TIMEOUT), **how
     )
@@ -98,7 +98,7 @@ def own_gpu(count: int) -> int:
 
 
 def leave(dist) -> None:
-    """Leave the group together: a rank that goes first would break the others' last messages."""
+    """Leave the group together: a rank that leaves early would break the others' last messages."""
     dist.barrier()
     dist.destroy_process_group()
 
@@ -114,13 +114,13 @@ def end(dist) -> None:
     leave(dist)
     sys.stdout.flush()
     sys.stderr.flush()
-    # What libraries wrote: NCCL's log.
+    # Flush the output of C libraries, such as NCCL's log.
     ctypes.CDLL(None).fflush(None)
     os._exit(0)
 
 
 def raw(tensor) -> bytes:
-    """Give a tensor's bytes, without numpy, which the image may lack."""
+    """Return a tensor's bytes without numpy, which the image may lack."""
     import ctypes
 
     flat = tensor.detach().to("cpu").contiguous()

@@ -1,4 +1,4 @@
-"""How much room there is for temporary files, and whether they can be written: really, not to a cache."""
+"""Report the free space for temporary files, and whether a file can be written and synced to the disk."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - it is what is asked 
 error = ""
 free = inodes = 0
 try:
-    found = os.statvfs(folder)
-    # A file system without a fixed number of inodes (btrfs, overlay on some) says 0 of 0.
-    free, inodes = found.f_frsize * found.f_bavail, found.f_favail if found.f_files else -1
+    status = os.statvfs(folder)
+    # A file system without a fixed number of inodes (btrfs, overlay on some) reports 0 of 0.
+    free, inodes = status.f_frsize * status.f_bavail, status.f_favail if status.f_files else -1
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"x" * TRIED)
         file.flush()

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Say which tools this shell finds and what the variables named are: the first argument is the run's nonce.
-# In sh, because a shell that lost its PATH does not find python.
+# Prints where this shell finds some tools, and the values of variables. $1 is the run's nonce, the rest are the
+# variables' names. This is sh, because a shell that lost its PATH does not find python.
 nonce=$1
 shift
 echo "@nonce $nonce"

@@ -1,4 +1,4 @@
-"""What this Python and this PATH have; nothing is imported, so that a broken package cannot stop it."""
+"""Report which modules and programs are installed, without an import: a broken package cannot stop it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Meet the other ranks as torchrun introduced them: over the process group, or only by what each was told."""
+"""Join the other ranks of torchrun's job in a process group, or only report what torchrun told this rank."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def gather(nonce: str, torch, dist, device) -> None:
-    """Exchange the ranks' numbers; each has to be there once."""
+    """Gather the numbers of all ranks: each must be there once."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     seen = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world_size)]
     dist.all_gather(seen, torch.tensor([rank], dtype=torch.int64, device=device))

@@ -12,7 +12,7 @@ arguments = common.parser(ranks=False).parse_args()
 
 
 def limit(which: int) -> int:
-    """The soft limit; -1 for none."""
+    """Return a soft limit; -1 if there is none."""
     soft, _ = resource.getrlimit(which)
     return -1 if soft == resource.RLIM_INFINITY else soft
 
@@ -24,6 +24,6 @@ common.say(
     shm=shm.f_frsize * shm.f_blocks,
     memlock=limit(resource.RLIMIT_MEMLOCK),
     nofile=limit(resource.RLIMIT_NOFILE),
-    # The host's devices are seen in every container; this one may use them only with their device files.
+    # Every container sees the host's devices in /sys, but can use them only if it has their device files.
     rdma=devices.is_dir() and any(devices.iterdir()) and Path("/dev/infiniband").is_dir(),
 )

@@ -28,14 +28,14 @@ def main() -> None:
     arguments = common.parser().parse_args()
     files = shared_objects()
     missing, versions, swept = sweep(files)
-    # Found elsewhere in the venv: the package loads it first, by its path.
+    # The library is elsewhere in the venv: the package first loads it by its path.
     present = {path.name for path in files}
     lacking = {
         path: sorted(name for name in names if name not in present and not DRIVER.match(name))
         for path, names in missing.items()
     }
     lacking = {path: names for path, names in lacking.items() if names}
-    # mpi4py brings one module for each make of MPI, and takes the one that fits.
+    # mpi4py has one module for each MPI implementation, and imports the one that fits.
     whole = {stem(path) for path in files if is_extension(path) and path not in missing}
     broken = {path for path in lacking if is_extension(path) and stem(path) not in whole}
     failures = imports(arguments.device)
@@ -57,12 +57,12 @@ def shared_objects() -> list[Path]:
 
 
 def sweep(files: list[Path]) -> tuple[dict[Path, list[str]], list[str], int]:
-    """Ask the loader what it would not find, a few files at a time, while there is time."""
+    """Ask the loader which libraries it would not find, a few files at a time, until the time is up."""
     missing: dict[Path, list[str]] = {}
     versions: set[str] = set()
     swept = 0
     until = time.monotonic() + SECONDS
-    # Extension modules first: they are what a missing library breaks.
+    # Extension modules first, because only for them a missing library is a failure.
     ordered = sorted(files, key=lambda path: (not is_extension(path), path))
     for start in range(0, len(ordered), 20):
         if time.monotonic() > until:
@@ -83,18 +83,18 @@ def sweep(files: list[Path]) -> tuple[dict[Path, list[str]], list[str], int]:
 
 
 def imports(device: str) -> dict[str, str]:
-    """Import every package that has compiled parts; which fail, and why."""
+    """Import every package that has compiled parts. Return those that fail, and why."""
     failures = {}
     for name in compiled_packages():
         try:
             if name == "mpi4py":
-                # What it is for is in MPI; importing that must not start MPI here.
+                # mpi4py's compiled part is its module MPI, whose import must not start MPI here.
                 importlib.import_module("mpi4py").rc.initialize = False
                 importlib.import_module("mpi4py.MPI")
             else:
                 importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - whatever an import may raise, it is the finding
-            # What needs a driver that this host lacks says nothing about the image.
+            # A missing driver of this host is not a fault of the image.
             if device != "cpu" or not DRIVER.search(str(error)):
                 failures[name] = f"{type(error).__name__}: {error}"[:500]
     return failures
@@ -106,14 +106,14 @@ def compiled_packages() -> list[str]:
         for path in distribution.files or ():
             if EXTENSION.search(str(path)):
                 top = path.parts[0].partition(".")[0]
-                # A private module at the top is its package's own business.
+                # Private top-level modules are imported by their own packages.
                 if top.isidentifier() and not top.startswith("_"):
                     names.add(top)
     return sorted(names)
 
 
 def convolve(place: str) -> str:
-    """A convolution forward and backward: on a GPU, parts of cuDNN that do not fit show only here."""
+    """Compute a convolution forward and backward: only here do mismatched parts of cuDNN show on a GPU."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -136,7 +136,7 @@ def is_extension(path: Path) -> bool:
 
 
 def stem(path: Path) -> tuple[Path, str]:
-    """Folder of a module and its name up to the first dot: the same for all variants of one module."""
+    """Return a module's folder and its name up to the first dot, which all variants of a module share."""
     return path.parent, path.name.partition(".")[0]
 
 

@@ -1,6 +1,6 @@
-"""A sum over all ranks of an MPI job, of whole numbers, so that it has to be exact.
+"""Sum integers over all ranks of an MPI job, so that the result must be exact.
 
-Through mpi4py where the image has it; else straight through libmpi, by the ABI of Open MPI or of MPICH.
+Through mpi4py if the image has it; else by calling libmpi directly, with the ABI of Open MPI or of MPICH.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def by_library() -> tuple[int, int, array.array]:
 
 
 def handles() -> tuple[ctypes.CDLL, object, object, object]:
-    """The library, and what MPI_COMM_WORLD, MPI_INT64_T and MPI_SUM are in it."""
+    """Return the library, and its values of MPI_COMM_WORLD, MPI_INT64_T and MPI_SUM."""
     try:
         library = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
     except OSError:
-        # Of MPICH's ABI, version 12: numbers, which its mpi.h has for good.
+        # In MPICH's ABI, version 12, these are numbers, fixed in its mpi.h.
         library = ctypes.CDLL("libmpi.so.12", mode=ctypes.RTLD_GLOBAL)
         return library, ctypes.c_int(0x44000000), ctypes.c_int(0x4C00083A), ctypes.c_int(0x58000003)
-    # Of Open MPI's: addresses of objects in the library.
+    # In Open MPI's ABI these are addresses of objects in the library.
     names = ("ompi_mpi_comm_world", "ompi_mpi_int64_t", "ompi_mpi_op_sum")
     world, number, add = (
         ctypes.c_void_p(ctypes.addressof(ctypes.c_byte.in_dll(library, name))) for name in names

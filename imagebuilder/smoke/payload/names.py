@@ -1,4 +1,4 @@
-"""What every node's name means here, and what this host calls itself."""
+"""Resolve every node's name on this node, and report this node's own name."""
 
 from __future__ import annotations
 

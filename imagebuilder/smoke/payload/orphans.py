@@ -15,21 +15,21 @@ arguments = parser.parse_args()
 
 
 def left() -> list[str]:
-    found = []
+    processes = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) in (os.getpid(), os.getppid()):
             continue
         try:
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
-            continue  # it has ended in this moment
-        # As a word's end, so that neither this process nor the shell around it is meant.
+            continue  # the process has just ended
+        # Only a word that ends with the script's path, so that this process and its shell do not match.
         if arguments.nonce in words and any(word.endswith(f"/{arguments.script}") for word in words):
-            found.append(f"{folder.name} {' '.join(words).strip()}"[:300])
-    return found
+            processes.append(f"{folder.name} {' '.join(words).strip()}"[:300])
+    return processes
 
 
 until = time.monotonic() + arguments.seconds
-while (found := left()) and time.monotonic() < until:
+while (processes := left()) and time.monotonic() < until:
     time.sleep(0.2)
-common.say(arguments.nonce, left=found)
+common.say(arguments.nonce, left=processes)

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def trial(arguments, dist, device, norm: str) -> dict[str, object]:
-    """Train, write, wait for all, compare; what rank 0 found for each other rank."""
+    """Train, write, wait for all, and compare. Rank 0 returns the result for each other rank."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(SEED)
     model: nn.Module = nn.Sequential(
@@ -49,7 +49,7 @@ def trial(arguments, dist, device, norm: str) -> dict[str, object]:
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.1, momentum=0.9)
     chance = torch.Generator().manual_seed(SEED + 1 + rank)
     for _ in range(STEPS):
-        # Another mean on each rank: what a batch normalisation sees of it cannot be the same by chance.
+        # Inputs with another mean on each rank, so that the running averages cannot be equal by chance.
         images = torch.randn(BATCH, 3, 8, 8, generator=chance) + rank
         labels = torch.randint(5, (BATCH,), generator=chance)
         optimizer.zero_grad()

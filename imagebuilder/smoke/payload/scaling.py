@@ -3,7 +3,7 @@
     digits  a small convolutional network on handwritten digits
     resnet  a small residual network on random images of CIFAR's shape: work for a GPU, and nothing to learn
 
-Each rank has processors of its own and as many threads: else one rank would use what two share later.
+Each rank has its own processors and as many threads. Else a single rank would use those that two share later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--cpus", default="", help="numbers of this job's processors, to be dealt out")
     arguments = parser.parse_args()
     pin(arguments.cpus)
-    # The same convolutions in every layout, not what happened to be fastest in a first look.
+    # The same convolution algorithms in every run, not those that a benchmark happened to find fastest.
     torch.backends.cudnn.benchmark = False
     _, dist, device = common.join(arguments)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -102,7 +102,7 @@ class Run:
 
 
 def pin(cpus: str) -> None:
-    """Keep this process, and all threads it will have, on processors that no other rank has."""
+    """Pin this process, and all threads that it will start, to processors of its own."""
     numbers = [int(number) for number in cpus.split(",") if number]
     each = len(numbers) // int(os.environ["WORLD_SIZE"])
     if each:
@@ -117,7 +117,7 @@ def data(arguments):
     chance = torch.Generator().manual_seed(SEED)
     images = torch.randn(RANDOM_IMAGES, 3, 32, 32, generator=chance)
     labels = torch.randint(10, (RANDOM_IMAGES,), generator=chance)
-    # Chance cannot be learnt, so there is nothing to hold out.
+    # Random data cannot be learnt, so no test data is held out.
     return images, labels, images[:0], labels[:0]
 
 
@@ -149,7 +149,7 @@ def resnet() -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions, and a way past them."""
+    """A residual block: two convolutions, and a connection past them."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()

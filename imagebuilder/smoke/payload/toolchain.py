@@ -14,7 +14,7 @@ from pathlib import Path
 
 import common
 
-# The sum of the squares of the numbers below 1000: a compiler that optimises wrongly does not get it.
+# The sum of the squares of the numbers below 1000: a compiler that optimises wrongly gives another one.
 ANSWER = "332833500"
 
 C = r"""
@@ -99,7 +99,7 @@ class Bench:
         self.folder, self.seconds = folder, seconds
 
     def program(self, suffix: str, text: str, compiler: tuple[str, ...], *, run: bool = True) -> str:
-        """Compile one and run it; `ok`, or what went wrong."""
+        """Compile a program and run it. Return `ok`, or what went wrong."""
         source, program = self.folder / f"program.{suffix}", self.folder / f"program-{suffix}"
         source.write_text(text)
         problem, _ = self.step((*compiler, str(source), "-o", str(program)))
@@ -111,7 +111,7 @@ class Bench:
         return "ok" if said.strip() == ANSWER else f"runs, but gives {said.strip()[:80]!r}, not {ANSWER}"
 
     def extension(self) -> str:
-        """Compile an extension of torch as its own tools do, without ninja, which the image may lack."""
+        """Compile a torch extension with torch's own flags, but without ninja, which the image may lack."""
         from torch.utils import cpp_extension
 
         headers = sysconfig.get_paths()["include"]
@@ -132,7 +132,7 @@ class Bench:
         return "ok" if said.strip() == ANSWER else f"loads, but gives {said.strip()[:80]!r}, not {ANSWER}"
 
     def step(self, argv: tuple[str, ...], env: dict[str, str] | None = None) -> tuple[str, str]:
-        """Run one command; the first line that says what is wrong, and its output."""
+        """Run one command. Return the first line of its errors, "" if there is none, and its output."""
         try:
             done = subprocess.run(
                 argv,
@@ -153,7 +153,7 @@ class Bench:
 
 
 def version(tool: str) -> str:
-    """What a compiler calls itself."""
+    """Return the version line that a compiler prints."""
     try:
         done = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,10 +1,10 @@
 """Train a small network on handwritten digits, as one rank of a job.
 
-    ddp      with DistributedDataParallel: each rank starts from weights of its own and sees its own part of
-             each batch; the first one then does the same alone, with whole batches, and compares
-    control  from the same weights, but with nothing that synchronises gradients
+    ddp      with DistributedDataParallel: each rank starts from its own weights and sees its own part of each
+             batch; rank 0 then trains again alone, with whole batches, and compares
+    control  from the same weights, but gradients are not synchronised
 
-The same batches come in the same order everywhere, so that many ranks and one must end alike.
+All runs have the same batches in the same order, so that one rank and many must end with the same weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 
 GLOBAL_BATCH = 64  # of all ranks together, so that more of them train no worse
 EPOCHS = 4
-CONTROL_EPOCHS = 1  # to drift apart takes no longer
+CONTROL_EPOCHS = 1  # enough for the ranks to drift apart
 RATE = 0.05
 MOMENTUM = 0.9
 LOGGED = 5  # steps
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    # Not torch.use_deterministic_algorithms: that imports the compiler, for seconds.
+    # Not torch.use_deterministic_algorithms: it imports the compiler, which takes seconds.
     torch.backends.cudnn.deterministic = True
     # In double precision what one process and several compute differs by 1e-15; in single precision rounding
     # alone would let them drift apart by a tenth, and a wrong average might hide in that.
@@ -40,7 +40,7 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     images, labels, held_images, held_labels = (part.to(device) for part in load(arguments.data))
 
-    # DDP has to bring its ranks together by itself: give each other weights to start from.
+    # Each rank starts from different weights, so that DDP itself must make them equal.
     model = network(SEED + (rank if arguments.role == "ddp" else 0)).to(device)
     own = fingerprint(model)
     trained: nn.Module = model
@@ -92,7 +92,7 @@ def network(seed: int) -> nn.Module:
 
 
 def part_of(rank: int, world: int, batch: int = 0) -> tuple[int, int, int]:
-    """Size of the whole batch, and where in it a rank's own part begins and ends: none is seen twice."""
+    """Return the size of the whole batch, and begin and end of this rank's part. The parts do not overlap."""
     mine = max((batch or GLOBAL_BATCH) // world, 1)
     return mine * world, mine * rank, mine * (rank + 1)
 

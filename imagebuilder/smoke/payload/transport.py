@@ -1,4 +1,4 @@
-"""One allreduce that is large enough for every channel: what NCCL says of it is read outside."""
+"""Run one allreduce that is large enough to use every channel. NCCL's log of it is read outside the image."""
 
 from __future__ import annotations
 
