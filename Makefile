@@ -33,9 +33,8 @@ image: $(BIN)/.ready host
 	@echo "The image passed its test. To push it: $(BIN)/imagebuilder push $(RECIPE) REGISTRY/NAME"
 
 # Style, types and unit tests run at the same time; each prints its output when it ends. Each run of pytest ends with
-# its own summary; .ci/run adds them up. With PROCESSES=2 the integration tests run in two processes on one engine and
-# one store, as `make soak` runs them: tests/integration/conftest.py says what must not run side by side. It is not
-# the default because mmdebstrap once ended without a word beside another build, and nobody knows why yet.
+# its own summary; .ci/run adds them up. The integration tests run in two processes on one engine and one store:
+# tests/integration/conftest.py says what must not run side by side. PROCESSES=1 runs them one after the other.
 AT_ONCE = --jobs 2 --output-sync=target --no-print-directory
 DURATIONS = --durations 25 --durations-min 5
 PROCESSES ?= 2

@@ -85,7 +85,7 @@ def init(
     for written in starting.write(path, text):
         out(f"wrote {written}")
     if notes:
-        out(f"  its end says what was not carried over: {notes} note{'s' if notes > 1 else ''}")
+        out(f"  its end says what was left out or changed: {notes} note{'s' if notes > 1 else ''}")
     out(f"next: imagebuilder {'lock' if image or file else 'build'} {path}")
 
 

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A first build fetches gigabytes.
 _BUILD_SECONDS = 3600
 
-# Of two processes (`make test PROCESSES=2`) each takes a group of modules, runs it to its end, and takes the
+# Of two processes (`-n 2`) each takes a group of modules, runs it to its end, and takes the
 # next. A module that is not named here is a group alone. Without these groups both would make or wait for the
 # same things, or start nodes at the same time, whose ranks spin on every core.
 GROUPS = {
