@@ -306,7 +306,9 @@ def test_a_tag_that_is_gone(world: World, tmp_path: Path) -> None:
 
 
 def test_a_digest_that_the_registry_does_not_have(world: World, tmp_path: Path) -> None:
-    refusal(world, tmp_path, f"nvidia/cuda:{TAG}", code=9, digest=f"sha256:{'0' * 64}")
+    said = refusal(world, tmp_path, f"nvidia/cuda:{TAG}", code=9, digest=f"sha256:{'0' * 64}")
+    assert f"base.image: nvidia/cuda:{TAG}: the registry has no such image" in said
+    assert "check the tag or the digest" in said
 
 
 def test_a_registry_that_is_not_there(world: World, tmp_path: Path) -> None:
