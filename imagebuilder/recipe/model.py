@@ -403,9 +403,7 @@ class Recipe(Strict):
             "Without it: sshd, as a node of a job."
         ),
     ] = ()
-    proof: Annotated[
-        ProofPolicy, Field(default_factory=ProofPolicy, description="What counts as a proof of this image.")
-    ]
+    proof: Annotated[ProofPolicy, Field(description="What counts as a proof of this image.")] = ProofPolicy()
     not_secret: Annotated[
         tuple[NotSecret, ...],
         Field(
