@@ -307,7 +307,7 @@ def _require_one_source(images: Sequence[Published], sources: Sequence[RecipeSou
 
 def _require_proof(image: Published) -> None:
     reports = [found.data for found in image.attachments if found.kind == REPORT]
-    if reason := proof.shortcoming(reports, image.digest):
+    if reason := proof.shortcoming(reports, image.content):
         raise GateError(
             f"on {printable(image.platform)}: {reason}",
             where=str(image.reference),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from imagebuilder.core import platforms
 from imagebuilder.errors import GateError
-from imagebuilder.smoke import verdict
+from imagebuilder.smoke import reuse, verdict
+from imagebuilder.smoke.reuse import ImageContent
 from imagebuilder.store import ImageRecord, Store
 
 
@@ -22,7 +23,7 @@ class Proof:
     Attributes:
         data: the report's bytes.
         is_about_image: whether it names the image's digest.
-        shortcoming: why it is not a proof, for any image; empty if it is.
+        shortcoming: why it is not a proof of this image; empty if it is.
         summary: one line, `8 of 12 checks passed on 2 nodes, mode cpu`.
 
     """
@@ -38,14 +39,14 @@ class Proof:
         return self.is_about_image and not self.shortcoming
 
 
-def judge(data: bytes, digest: str) -> Proof:
-    """Judge a report for the image with this digest.
+def judge(data: bytes, image: ImageContent) -> Proof:
+    """Judge a report for an image.
 
     Raises:
         ValueError: the bytes are not a report.
 
     """
-    return _judged(data, verdict.read(data), digest)
+    return _judged(data, verdict.read(data), image.digest, image)
 
 
 def in_store(image: ImageRecord, store: Store) -> Proof:
@@ -56,15 +57,16 @@ def in_store(image: ImageRecord, store: Store) -> Proof:
         ValueError: it is not a report.
 
     """
-    return _judged(*verdict.read_file(store.report(image.manifest)), image.manifest)
+    content = reuse.stored(image.manifest, store)
+    return _judged(*verdict.read_file(store.report(image.manifest)), image.manifest, content)
 
 
-def shortcoming(reports: Iterable[bytes], digest: str) -> str:
+def shortcoming(reports: Iterable[bytes], image: ImageContent) -> str:
     """Return why none of the reports attached to an image proves it; empty if one does."""
     reason = "no smoke-test report is attached"
     for data in reports:
         try:
-            proof = judge(data, digest)
+            proof = judge(data, image)
         except ValueError as error:
             reason = str(error)
             continue
@@ -112,10 +114,10 @@ def require(image: ImageRecord, store: Store) -> None:
         )
 
 
-def _judged(data: bytes, report: verdict.Verdict, digest: str) -> Proof:
+def _judged(data: bytes, report: verdict.Verdict, digest: str, image: ImageContent | None) -> Proof:
     return Proof(
         data=data,
         is_about_image=report.digest == digest,
-        shortcoming=report.shortcoming,
+        shortcoming=reuse.shortcoming(report, image),
         summary=str(report),
     )

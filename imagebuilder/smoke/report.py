@@ -48,6 +48,13 @@ class Finding(Strict):
     remedy: Annotated[str, Field(description="What to do about it.")]
 
 
+class Reused(Strict):
+    """Which run a result was taken over from."""
+
+    digest: Annotated[str, Field(description="The image that the check ran on.")]
+    tested: Annotated[str, Field(description="When that test began, in UTC.")]
+
+
 class CheckResult(Strict):
     """One check."""
 
@@ -65,6 +72,10 @@ class CheckResult(Strict):
     )
     steps: Annotated[tuple[Step, ...], Field(description="What was run, in order.")] = ()
     seconds: Seconds
+    reused: Annotated[
+        Reused | None,
+        Field(description="Null if the check ran. Else it ran on an image with the same lower layers."),
+    ] = None
 
 
 class Host(Strict):
@@ -87,6 +98,7 @@ class Report(Strict):
     recipe: Annotated[str, Field(description="The recipe's name; empty if unknown.")]
     lock: Annotated[str, Field(description="The lock's checksum (sha256); empty if unknown.")]
     digest: Annotated[str, Field(description="The manifest's digest; empty if unknown.")]
+    tested: Annotated[str, Field(description="When the test began, in UTC; empty if unknown.")] = ""
     reference: Annotated[str, Field(description="The image's name or id in the engine.")]
     pins: Annotated[dict[str, str], Field(description="Components and their versions, as in the lock.")]
     runtime: Annotated[
@@ -102,6 +114,9 @@ class Report(Strict):
         tuple[CheckResult, ...], Field(description="The checks, in the order in which they ran.")
     ]
     seconds: Seconds
+    earlier: Annotated[
+        Earlier | None, Field(description="The report that results were taken over from; null if none were.")
+    ] = None
     passed: Annotated[
         bool,
         Field(description="No check failed, all required checks passed, and so did one with `exchanges`."),
@@ -112,6 +127,17 @@ class Report(Strict):
         if self.passed != verdict(self.checks):
             raise ValueError("`passed` does not follow from the checks")
         return self
+
+
+class Earlier(Strict):
+    """The report in which the reused checks ran, and the image that it is about."""
+
+    manifest: Annotated[str, Field(description="The manifest of that image, as it is.")]
+    config: Annotated[str, Field(description="The config of that image, as it is.")]
+    report: Annotated[Report, Field(description="The report.")]
+
+
+Report.model_rebuild()
 
 
 class Judged(Protocol):
@@ -140,6 +166,13 @@ def shortcoming(report: Report) -> str:
         return ""
     missing = [check.name for check in report.checks if check.required and check.status != "passed"]
     return f"required but not run: {', '.join(missing)}" if missing else "the nodes computed nothing together"
+
+
+def told(check: CheckResult) -> str:
+    """Return what was seen in a check that passed, and where it ran if not on this image."""
+    if check.reused is None:
+        return check.summary
+    return f"reused from {check.reused.digest[:19]} of {check.reused.tested}: {check.summary}"
 
 
 def dumps(report: Report) -> str:
@@ -207,6 +240,8 @@ def read(path: Path) -> Report:
 def schema() -> dict[str, Any]:
     """Describe the report as JSON Schema 2020-12."""
     described = Report.model_json_schema()
+    # A report can hold an earlier one, so pydantic puts the whole model among the definitions.
+    described = {**described["$defs"]["Report"], "$defs": described["$defs"]}
     described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     described["title"] = "imagebuilder smoke report"
     return described
@@ -218,7 +253,7 @@ def lines(report: Report, width: int = 110) -> tuple[str, ...]:
     rows = [f"{'check':{name_width}}  result   seconds"]
     for check in report.checks:
         head = f"{check.name:{name_width}}  {check.status:7}  {check.seconds:7.1f}  "
-        detail = check.reason if check.status == "skipped" else check.summary
+        detail = check.reason if check.status == "skipped" else told(check)
         if check.status == "failed":
             detail = check.findings[0].message.partition("\n")[0] if check.findings else ""
         rows += _row(head, detail, width)
@@ -267,6 +302,13 @@ def _conclusion(report: Report, width: int) -> list[str]:
     if missing:
         rows += _wrapped(f"not a proof: {missing}", width)
     rows += _wrapped(f"mode {report.mode}: {report.mode_reason}", width)
+    reused = [check.name for check in report.checks if check.reused]
+    if reused and report.earlier:
+        rows += _wrapped(
+            f"reused: {', '.join(reused)} did not run; they passed at {report.earlier.report.tested} on "
+            f"{report.earlier.report.digest}, from which this image differs only in your own files",
+            width,
+        )
     for caveat in report.caveats:
         rows += _wrapped(f"note: {caveat}", width)
     return rows

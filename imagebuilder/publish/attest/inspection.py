@@ -198,7 +198,7 @@ def from_registry(client: Client, store: Store) -> Inspection:
     for attachment in image.attachments:
         if attachment.kind == REPORT and word != "passed":
             try:
-                word, line = _verdict(proof.judge(attachment.data, image.digest))
+                word, line = _verdict(proof.judge(attachment.data, image.content))
             except ValueError as error:
                 word, line = "none", str(error)
     claim = _claim(image)

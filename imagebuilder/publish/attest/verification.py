@@ -327,7 +327,7 @@ def _bill(
 
 
 def _report(found: Attachment, published: Published, claims: tuple[Claim, ...]) -> tuple[str, str]:
-    report = proof.judge(found.data, published.digest)
+    report = proof.judge(found.data, published.content)
     if not report.is_about_image:
         raise _RefusedError("it is about another image")
     if report.shortcoming:

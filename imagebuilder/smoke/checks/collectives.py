@@ -127,4 +127,5 @@ CHECK = Check(
     skip=lambda session: framework_reason(session, "collectives"),
     required=lambda promise: promise.framework("collectives"),
     exchanges=True,
+    reusable=True,
 )
