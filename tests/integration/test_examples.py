@@ -31,7 +31,7 @@ def run(*words: str | Path, store: Store, code: int = 0) -> process.Result:
     return result
 
 
-def tested(recipe: Path, store: Store, code: int = 0) -> Report:
+def smoke_tested(recipe: Path, store: Store, code: int = 0) -> Report:
     """Build a recipe's image and test it."""
     run("build", recipe, "--progress", "lines", store=store)
     run("smoke-test", recipe, "--mode", "cpu", store=store, code=code)
@@ -52,7 +52,7 @@ def test_an_example_trains_on_two_containers_before_and_after_a_changed_line(
     # Under another path, without git: the image is the same.
     shutil.copytree(ROOT / "examples" / name, tmp_path / name)
     recipe = tmp_path / name / "recipes" / f"{name}.yaml"
-    first = tested(recipe, store)
+    first = smoke_tested(recipe, store)
     assert first.passed
     assert [entry["host"] for entry in own(first).evidence["ranks"]] == ["node0", "node1"]
     assert list(own(first).evidence["metrics"]) == [metric]
@@ -60,7 +60,7 @@ def test_an_example_trains_on_two_containers_before_and_after_a_changed_line(
     path = tmp_path / name / file
     assert path.read_text().count(old) == 1
     path.write_text(path.read_text().replace(old, new))
-    second = tested(recipe, store)
+    second = smoke_tested(recipe, store)
     assert second.digest != first.digest
     assert {check.name for check in second.checks if check.reused} == LONG
     assert own(second).reused is None
@@ -73,7 +73,7 @@ def test_an_example_trains_on_two_containers_before_and_after_a_changed_line(
     assert f"imagebuilder-metric: {metric}=" in said.decode()
 
     path.write_text(f"import os, sys\nif os.environ['RANK'] == '1': sys.exit(3)\n{path.read_text()}")
-    third = tested(recipe, store, code=1)
+    third = smoke_tested(recipe, store, code=1)
     assert [(finding.node, finding.message) for finding in own(third).findings] == [
         ("node1", "rank 1 of 2 ended with 3, and printed nothing")
     ]
