@@ -84,6 +84,13 @@ def test_the_checksum_is_of_the_meaning_not_of_the_text(tmp_path: Path) -> None:
     assert plain.checksum() != changed.checksum()
 
 
+def test_what_a_proof_is_changes_no_lock(tmp_path: Path) -> None:
+    text = 'name: small\nbase: debian:trixie\npython: "3.13"\n'
+    plain, again = written(tmp_path, text), written(tmp_path, f"{text}proof: {{reuse: nothing}}\n")
+    assert (plain.proof.reuse, again.proof.reuse) == ("code", "nothing")
+    assert plain.checksum() == again.checksum()
+
+
 def test_the_schema_knows_every_key_and_refuses_others() -> None:
     schema = recipe.schema()
     fields = recipe.Recipe.model_fields.items()
