@@ -16,9 +16,9 @@ class Gpus:
 
 
 def parse(said: str) -> Gpus:
-    """Read the answer to `QUERY`.
+    r"""Read the answer to `QUERY`.
 
-    >>> parse("NVIDIA H100 80GB HBM3, 570.86.15\\nNVIDIA H100 80GB HBM3, 570.86.15\\n")
+    >>> parse("NVIDIA H100 80GB HBM3, 570.86.15\nNVIDIA H100 80GB HBM3, 570.86.15\n")
     Gpus(names=('NVIDIA H100 80GB HBM3', 'NVIDIA H100 80GB HBM3'), driver='570.86.15')
     """
     rows = [line.strip().rpartition(", ") for line in said.splitlines() if line.strip()]

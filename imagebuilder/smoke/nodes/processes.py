@@ -16,8 +16,8 @@ from typing import Literal
 
 from imagebuilder.catalog import Launcher
 from imagebuilder.core import process
-from imagebuilder.smoke.nodes import packing
 from imagebuilder.smoke.gpus import QUERY, Gpus, parse
+from imagebuilder.smoke.nodes import packing
 from imagebuilder.smoke.nodes.cluster import FOLDER, PAYLOAD, Command, Outcome, stop_script, was_time_up, wrap
 from imagebuilder.smoke.report import Mode
 from imagebuilder.smoke.target import SmokeOptions
