@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.core import process
-from imagebuilder.errors import EnvironmentFault, InputError, StoreError
+from imagebuilder.errors import EnvironmentFault, ImagebuilderError, InputError, StoreError
 from imagebuilder.image import squashfs
 from imagebuilder.store import Store
 from tests.support.images import put_image
@@ -128,7 +128,7 @@ def test_a_layer_that_lies_stops_it(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     store, out = Store(tmp_path / "store"), tmp_path / "out" / "x.sqsh"
     image = put_image(store, [{"../../etc/cron.d/x": b"* * * * * root sh"}])
     _program(tmp_path / "good", monkeypatch, 'cat > "$2"')
-    with pytest.raises(process.ImagebuilderError, match="leads out of the image"):
+    with pytest.raises(ImagebuilderError, match="leads out of the image"):
         squashfs.export(image, store, out)
     assert list(out.parent.iterdir()) == []
     store.blob(image.layers[0].record.digest).unlink()
