@@ -19,7 +19,9 @@ from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
+from imagebuilder.recipe.jobsettings import AllowedVariable
 from imagebuilder.recipe.project import Copies, OwnPackage, PackageKey, WorkFolder
+from imagebuilder.recipe.proof import ProofPolicy
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
@@ -34,7 +36,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_PATH = 1_000
 # Keys that change nothing in a lock.
-_NOT_RESOLVED = ("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command")
+_NOT_RESOLVED = (
+    *("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command", "proof"),
+    "allow_env",
+)
 
 
 def _must_match(pattern: re.Pattern[str], what: str, hint: str) -> AfterValidator:
@@ -374,6 +379,15 @@ class Recipe(Strict):
         dict[str, Text],
         Field(default_factory=dict, description="Variables of every process in the image. Never a secret."),
     ]
+    allow_env: Annotated[
+        tuple[AllowedVariable, ...],
+        Field(
+            max_length=50,
+            description="Variables that belong to a job or a host (`NCCL_*`, `MASTER_ADDR`, ...) and that "
+            "this image sets on purpose, in `env:` or by its base: `{name: .., reason: ..}`. Without this "
+            "entry, `check` and the smoke test refuse them.",
+        ),
+    ] = ()
     copies: Annotated[
         Copies,
         Field(
@@ -400,6 +414,7 @@ class Recipe(Strict):
             "Without it: sshd, as a node of a job."
         ),
     ] = ()
+    proof: Annotated[ProofPolicy, Field(description="What counts as a proof of this image.")] = ProofPolicy()
     not_secret: Annotated[
         tuple[NotSecret, ...],
         Field(
@@ -481,8 +496,8 @@ class Recipe(Strict):
         """Return the hex sha256 of what the recipe requests. A lock with another checksum is stale.
 
         Comments, the order of keys and quoting do not count. Neither do keys that no resolver reads: names,
-        tags, hosts, where ssh keys come from, reviewed files, the
-        user's own files and how they are started. Nor do the platforms: the lock has a section
+        tags, hosts, where ssh keys come from, reviewed files, what a
+        proof is, the user's own files and how they are started. Nor do the platforms: the lock has a section
         for each, and adding one leaves the others valid.
         """
         asked = self.model_dump(
