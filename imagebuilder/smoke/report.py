@@ -19,6 +19,7 @@ from imagebuilder.errors import InputError
 # A report on sixteen nodes with all of their output takes two megabytes.
 _LIMIT = 32_000_000
 _MOST_VALUES = 500_000
+_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
 _Model = TypeVar("_Model", bound=BaseModel)
 Status = Literal["passed", "failed", "skipped"]
 Mode = Literal["cpu", "one-gpu-shared", "multi-gpu"]
@@ -52,7 +53,7 @@ class Reused(Strict):
     """Which run a result was taken over from."""
 
     digest: Annotated[str, Field(description="The image that the check ran on.")]
-    tested: Annotated[str, Field(description="When that test began, in UTC.")]
+    started: Annotated[str, Field(description="When that test began.")]
 
 
 class CheckResult(Strict):
@@ -84,6 +85,7 @@ class Host(Strict):
     cores: int
     memory_bytes: int
     gpus: Annotated[tuple[str, ...], Field(description="The GPUs that the test could use.")]
+    driver: Annotated[str, Field(description="Version of the NVIDIA driver; empty without one.")] = ""
     engine: Annotated[str, Field(description="docker, podman or none.")]
     engine_version: str
 
@@ -98,7 +100,6 @@ class Report(Strict):
     recipe: Annotated[str, Field(description="The recipe's name; empty if unknown.")]
     lock: Annotated[str, Field(description="The lock's checksum (sha256); empty if unknown.")]
     digest: Annotated[str, Field(description="The manifest's digest; empty if unknown.")]
-    tested: Annotated[str, Field(description="When the test began, in UTC; empty if unknown.")] = ""
     reference: Annotated[str, Field(description="The image's name or id in the engine.")]
     pins: Annotated[dict[str, str], Field(description="Components and their versions, as in the lock.")]
     runtime: Annotated[
@@ -112,6 +113,9 @@ class Report(Strict):
     host: Annotated[Host, Field(description="The machine that the test ran on.")]
     checks: Annotated[
         tuple[CheckResult, ...], Field(description="The checks, in the order in which they ran.")
+    ]
+    started: Annotated[
+        str, Field(pattern=_TIME, description="When it began: `2026-01-02T03:04:05Z`, by this host's clock.")
     ]
     seconds: Seconds
     earlier: Annotated[
@@ -172,7 +176,7 @@ def told(check: CheckResult) -> str:
     """Return what was seen in a check that passed, and where it ran if not on this image."""
     if check.reused is None:
         return check.summary
-    return f"reused from {check.reused.digest[:19]} of {check.reused.tested}: {check.summary}"
+    return f"reused from {check.reused.digest[:19]} of {check.reused.started}: {check.summary}"
 
 
 def dumps(report: Report) -> str:
@@ -305,7 +309,7 @@ def _conclusion(report: Report, width: int) -> list[str]:
     reused = [check.name for check in report.checks if check.reused]
     if reused and report.earlier:
         rows += _wrapped(
-            f"reused: {', '.join(reused)} did not run; they passed at {report.earlier.report.tested} on "
+            f"reused: {', '.join(reused)} did not run; they passed at {report.earlier.report.started} on "
             f"{report.earlier.report.digest}, from which this image differs only in your own files",
             width,
         )

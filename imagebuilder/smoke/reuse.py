@@ -161,7 +161,7 @@ def find(image: ImageContent, store: Store, recipe: str) -> Earlier | None:
 def taken(check: CheckResult, earlier: Report) -> CheckResult:
     """Return an earlier result as a new report has it: no command ran, and no time passed."""
     return check.model_copy(
-        update={"reused": Reused(digest=earlier.digest, tested=earlier.tested), "steps": (), "seconds": 0.0}
+        update={"reused": Reused(digest=earlier.digest, started=earlier.started), "steps": (), "seconds": 0.0}
     )
 
 
@@ -193,7 +193,7 @@ def _holds(earlier: Earlier, image: ImageContent) -> bool:
         same = then.digest == earlier.report.digest and then.below == image.below
     except ValueError:
         return False
-    return same and bool(earlier.report.tested) and not found.earlier and not found.shortcoming
+    return same and not found.earlier and not found.shortcoming
 
 
 def _documents(digest: str, store: Store) -> tuple[str, str] | None:

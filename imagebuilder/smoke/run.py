@@ -21,6 +21,7 @@ from imagebuilder.host.site import Site
 from imagebuilder.smoke import checks, reuse
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.data import all_digits, are_needed, digits
+from imagebuilder.smoke.gpus import Gpus
 from imagebuilder.smoke.nodes import containers as runtime
 from imagebuilder.smoke.nodes import processes
 from imagebuilder.smoke.nodes.cluster import Cluster
@@ -99,8 +100,7 @@ def run_smoke(
     # Before any node starts: a failed download says nothing about the image.
     for full in _digits_needed(target, options):
         fetch(full)
-    tested = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    started = time.monotonic()
+    started, clock = time.monotonic(), datetime.now(UTC)
     earlier = _earlier(target, options, store)
     with _terminable():
         if options.runtime == "process":
@@ -113,7 +113,6 @@ def run_smoke(
         recipe=target.recipe,
         lock=target.lock,
         digest=target.digest,
-        tested=tested,
         reference=target.reference,
         pins=dict(target.pins),
         runtime=place.runtime,
@@ -124,6 +123,7 @@ def run_smoke(
         caveats=_caveats(target, place.mode, results),
         host=place.host,
         checks=results,
+        started=clock.strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=round(time.monotonic() - started, 3),
         earlier=earlier if taken else None,
         passed=verdict(results),
@@ -200,12 +200,13 @@ def _in_containers(
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     with engines.connect(options.runtime) as engine:
         image_environment = engines.require_same(engine, target)
-        found = engines.gpus(engine, target.reference) if options.mode != "cpu" else ()
-        mode, reason = choose_mode(options, found, f"{engine.kind} here")
+        found = engines.gpus(engine, target.reference) if options.mode != "cpu" else Gpus()
+        mode, reason = choose_mode(options, found.names, f"{engine.kind} here")
         host = Host(
             cores=engine.cores,
             memory_bytes=engine.memory_bytes,
-            gpus=found if mode != "cpu" else (),
+            gpus=found.names if mode != "cpu" else (),
+            driver=found.driver,
             engine=engine.kind,
             engine_version=engine.version,
         )
@@ -219,12 +220,13 @@ def _in_containers(
 def _on_this_host(
     target: SmokeTarget, options: SmokeOptions, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
-    found = processes.gpus() if options.mode != "cpu" else ()
-    mode, reason = choose_mode(options, found, "this host")
+    found = processes.gpus() if options.mode != "cpu" else Gpus()
+    mode, reason = choose_mode(options, found.names, "this host")
     host = Host(
         cores=os.cpu_count() or 1,
         memory_bytes=processes.memory_bytes(),
-        gpus=found if mode != "cpu" else (),
+        gpus=found.names if mode != "cpu" else (),
+        driver=found.driver,
         engine="none",
         engine_version="",
     )

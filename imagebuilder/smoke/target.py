@@ -40,6 +40,7 @@ class SmokeTarget:
         ssh_port, ssh_user: sshd's port, and the user that nodes log in as.
         baked_keys: the image has an ssh key in a layer, so a job needs none.
         training: the user's own training check; None if the recipe has none.
+        allowed_env: variables of a job or a host that the recipe allows in the image, with its reasons.
 
     """
 
@@ -53,6 +54,7 @@ class SmokeTarget:
     ssh_user: str = "root"
     baked_keys: bool = False
     training: TrainingCheck | None = None
+    allowed_env: tuple[tuple[str, str], ...] = ()
 
     def pin(self, name: str) -> str:
         """Return a component's version; empty if it is not pinned."""
@@ -238,6 +240,7 @@ def from_labels(
         ssh_user=labels[label_names.SSH_USER],
         baked_keys=labels.get(label_names.SSH_KEYS) == "baked",
         training=_training(labels.get(label_names.TRAINING, ""), reference),
+        allowed_env=tuple(label_names.allowed_env(labels).items()),
     )
 
 

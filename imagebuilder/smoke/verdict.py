@@ -28,7 +28,7 @@ class ReusedVerdict(_Lenient):
     """Where a check ran: see `imagebuilder.smoke.report.Reused`."""
 
     digest: str
-    tested: str
+    started: str
 
 
 class CheckVerdict(_Lenient):
@@ -55,7 +55,7 @@ class Verdict(_Lenient):
     """The part of a report that decides: the image, where it was tested, and the result of each check."""
 
     digest: str
-    tested: str = ""
+    started: str = ""
     nodes: int
     nproc_per_node: int = 1
     runtime: str
@@ -102,7 +102,7 @@ class Verdict(_Lenient):
             return "the earlier test ran in another way"
         if check.name not in reusable():
             return "it has to run on every image"
-        where = ReusedVerdict(digest=then.digest, tested=then.tested)
+        where = ReusedVerdict(digest=then.digest, started=then.started)
         is_same = check.reused == where and check.model_copy(update={"reused": None}) in then.checks
         return "" if is_same else "the earlier report says something else"
 

@@ -77,4 +77,4 @@ def test_an_example_trains_on_two_containers_before_and_after_a_changed_line(
     assert [(finding.node, finding.message) for finding in own(third).findings] == [
         ("node1", "rank 1 of 2 ended with 3, and printed nothing")
     ]
-    assert json.loads(store.report(third.digest).read_text())["earlier"]["report"]["tested"]
+    assert json.loads(store.report(third.digest).read_text())["earlier"]["report"]["started"]

@@ -68,14 +68,14 @@ class Images:
     def tested(self, image: ImageRecord, **changes: Any) -> Report:
         """Write a report of an image on which all checks ran."""
         plain = proven.report_of(image)
-        fields = {"checks": (*plain.checks, TRAINING), "tested": WHEN, **changes}
+        fields = {"checks": (*plain.checks, TRAINING), "started": WHEN, **changes}
         return self.write(image, plain.model_copy(update=fields))
 
     def taken(self, image: ImageRecord, earlier: Earlier) -> Report:
         """Write a report of an image for which the training did not run again."""
         plain = proven.report_of(image)
         own = reuse.taken(TRAINING, earlier.report)
-        fields = {"checks": (*plain.checks, own), "tested": "2026-01-03T03:04:05Z", "earlier": earlier}
+        fields = {"checks": (*plain.checks, own), "started": "2026-01-03T03:04:05Z", "earlier": earlier}
         return self.write(image, plain.model_copy(update=fields))
 
     def write(self, image: ImageRecord, report: Report) -> Report:
@@ -102,9 +102,9 @@ def test_results_hold_where_only_the_user_s_files_changed(images: Images) -> Non
     proof.require(second, images.store)
     (own,) = [check for check in report.checks if check.reused]
     assert (own.summary, own.evidence, own.seconds, own.steps) == ("it learnt", TRAINING.evidence, 0.0, ())
-    assert own.reused == reports.Reused(digest=first.manifest, tested=WHEN)
+    assert own.reused == reports.Reused(digest=first.manifest, started=WHEN)
     assert proof.in_store(second, images.store).summary == (
-        f"11 of 11 checks passed (1 of them reused from {first.manifest[:19]}) on 2 nodes, mode cpu"
+        f"13 of 13 checks passed (1 of them reused from {first.manifest[:19]}) on 2 nodes, mode cpu"
     )
     lines = "\n".join(reports.lines(report, width=1000))
     assert f"reused from {first.manifest[:19]} of {WHEN}: it learnt" in lines
@@ -124,13 +124,13 @@ def test_what_was_reused_is_reused_from_where_it_ran(images: Images) -> None:
     third = images.built(3)
     report = images.taken(third, found(images, third))
     assert report.earlier is not None
-    assert (report.earlier.report.digest, report.earlier.report.tested) == (first.manifest, WHEN)
+    assert (report.earlier.report.digest, report.earlier.report.started) == (first.manifest, WHEN)
     proof.require(third, images.store)
 
 
 def test_the_newest_report_counts(images: Images) -> None:
     first, second, third = images.built(1), images.built(2), images.built(3)
-    images.tested(second, tested="2026-01-05T00:00:00Z")
+    images.tested(second, started="2026-01-05T00:00:00Z")
     images.tested(first)
     assert found(images, third).report.digest == first.manifest
 
@@ -140,7 +140,6 @@ def test_the_newest_report_counts(images: Images) -> None:
     [
         {"passed": False, "checks": (TRAINING.model_copy(update={"status": "failed"}),)},
         {"checks": (TRAINING,)},
-        {"tested": ""},
         {"recipe": "other"},
     ],
 )
@@ -240,7 +239,7 @@ def fail(report: dict[str, Any], name: str) -> None:
             "`training` is said to be reused, and the earlier report says something else",
         ),
         (
-            lambda report: check(report, "training")["reused"].update(tested="2026-02-02T00:00:00Z"),
+            lambda report: check(report, "training")["reused"].update(started="2026-02-02T00:00:00Z"),
             "`training` is said to be reused, and the earlier report says something else",
         ),
         (
@@ -257,7 +256,7 @@ def fail(report: dict[str, Any], name: str) -> None:
         ),
         (
             lambda report: check(report["earlier"]["report"], "clock").update(
-                reused={"digest": "sha256:" + "0" * 64, "tested": WHEN}
+                reused={"digest": "sha256:" + "0" * 64, "started": WHEN}
             ),
             "`training` is said to be reused, and not all checks of the earlier report ran",
         ),

@@ -77,7 +77,6 @@ def _properties(report: Report) -> dict[str, str]:
         "nodes": str(report.nodes),
         "nproc_per_node": str(report.nproc_per_node),
         "tool": report.tool,
-        "tested": report.tested,
         **{f"reused.{check.name}": check.reused.digest for check in report.checks if check.reused},
         **{f"pin.{name}": version for name, version in report.pins.items()},
         **{f"caveat.{number}": caveat for number, caveat in enumerate(report.caveats, 1)},
