@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -31,10 +30,10 @@ def run(*words: str | Path, store: Store, code: int = 0) -> process.Result:
     return result
 
 
-def smoke_tested(recipe: Path, store: Store, code: int = 0) -> Report:
+def smoke_tested(recipe: Path, store: Store) -> Report:
     """Build a recipe's image and test it."""
     run("build", recipe, "--progress", "lines", store=store)
-    run("smoke-test", recipe, "--mode", "cpu", store=store, code=code)
+    run("smoke-test", recipe, "--mode", "cpu", store=store)
     image = store.image(recipe.stem)
     assert image is not None
     return read(store.report(image.manifest))
@@ -72,9 +71,16 @@ def test_an_example_trains_on_two_containers_before_and_after_a_changed_line(
     said: bytes = engine.containers.run(reference, remove=True, environment={"IMAGEBUILDER_SSHD": "off"})
     assert f"imagebuilder-metric: {metric}=" in said.decode()
 
+
+def test_a_rank_that_fails_in_an_example_is_named(store: Store, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "script", tmp_path / "script")
+    path = tmp_path / "script" / "src" / "train.py"
     path.write_text(f"import os, sys\nif os.environ['RANK'] == '1': sys.exit(3)\n{path.read_text()}")
-    third = smoke_tested(recipe, store, code=1)
-    assert [(finding.node, finding.message) for finding in own(third).findings] == [
+    recipe = tmp_path / "script" / "recipes" / "script.yaml"
+    run("build", recipe, "--progress", "lines", store=store)
+    told = tmp_path / "report.json"
+    words = ("--mode", "cpu", "--check", "own-training", "--report", told)
+    run("smoke-test", recipe, *words, store=store, code=1)
+    assert [(finding.node, finding.message) for finding in own(read(told)).findings] == [
         ("node1", "rank 1 of 2 ended with 3, and printed nothing")
     ]
-    assert json.loads(store.report(third.digest).read_text())["earlier"]["report"]["started"]
