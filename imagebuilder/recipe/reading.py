@@ -13,19 +13,16 @@ from imagebuilder.core import labels as label_names
 from imagebuilder.core import yamlfile
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
-from imagebuilder.recipe.model import Recipe
+from imagebuilder.recipe.model import FIRST_FREE_PORT, Recipe
 from imagebuilder.recipe.places import Places
-
-# The first port on which others than root may listen.
-_FIRST_FREE_PORT = 1024
 
 # Variables that the image owns: setting them in a recipe would break ssh, mpirun or the venv, or put a
 # secret into the config for everyone to read.
-_RESERVED_ENV = frozenset({"PATH", "HOME", "USER", "SHELL", "HOSTNAME", "PWD", "VIRTUAL_ENV", "LD_PRELOAD"})
+RESERVED_ENV = frozenset({"PATH", "HOME", "USER", "SHELL", "HOSTNAME", "PWD", "VIRTUAL_ENV", "LD_PRELOAD"})
 _SECRET_ENV = re.compile(r"(?i)(passw|secret|token|api_?key|credential)")
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 # Keys that people bring from other tools.
 _RENAMES = {
     "apt_packages": "apt",
@@ -127,7 +124,7 @@ def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> It
     yield from _tag_problems(document)
     yield from _reviewed_twice(document)
     for name in _mapping(document, "labels"):
-        if not _LABEL.fullmatch(name) or name.startswith((label_names.OWN, label_names.OCI)):
+        if not LABEL.fullmatch(name) or name.startswith((label_names.OWN, label_names.OCI)):
             yield document.problem(
                 ("labels", name),
                 f"`{name}` cannot be a label here",
@@ -135,7 +132,7 @@ def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> It
             )
     ssh = _mapping(document, "ssh")
     user, port = ssh.get("user", "root"), ssh.get("port", 22)
-    if isinstance(user, str) and user != "root" and isinstance(port, int) and 0 < port < _FIRST_FREE_PORT:
+    if isinstance(user, str) and user != "root" and isinstance(port, int) and 0 < port < FIRST_FREE_PORT:
         yield document.problem(
             ("ssh", "port"),
             f"user `{yamlfile.printable(user)}` cannot listen on port {port}",
@@ -204,7 +201,7 @@ def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
             yield document.problem(
                 ("env", name), f"`{name}` is not a variable's name", "use letters, digits and `_`"
             )
-        elif name in _RESERVED_ENV:
+        elif name in RESERVED_ENV:
             yield document.problem(
                 ("env", name), f"`{name}` belongs to the image", "leave it out of the recipe"
             )
