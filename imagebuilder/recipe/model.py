@@ -20,6 +20,7 @@ from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
 from imagebuilder.recipe.project import Copies, OwnPackage, PackageKey, WorkFolder
+from imagebuilder.recipe.proof import ProofPolicy
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
@@ -38,7 +39,9 @@ _LONGEST_PATH = 1_000
 # The first port on which users other than root may listen.
 FIRST_FREE_PORT = 1024
 # Keys that change nothing in a lock.
-_NOT_RESOLVED = ("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command")
+_NOT_RESOLVED = (
+    *("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command", "proof"),
+)
 
 
 def _must_match(pattern: re.Pattern[str], what: str, hint: str) -> Rule:
@@ -419,6 +422,7 @@ class Recipe(Strict):
             "Without it: sshd, as a node of a job."
         ),
     ] = ()
+    proof: Annotated[ProofPolicy, Field(description="What counts as a proof of this image.")] = ProofPolicy()
     not_secret: Annotated[
         tuple[NotSecret, ...],
         Field(
@@ -500,8 +504,8 @@ class Recipe(Strict):
         """Return the hex sha256 of what the recipe requests. A lock with another checksum is stale.
 
         Comments, the order of keys and quoting do not count. Neither do keys that no resolver reads: names,
-        tags, hosts, where ssh keys come from, reviewed files, the
-        user's own files and how they are started. Nor do the platforms: the lock has a section
+        tags, hosts, where ssh keys come from, reviewed files, what a
+        proof is, the user's own files and how they are started. Nor do the platforms: the lock has a section
         for each, and adding one leaves the others valid.
         """
         asked = self.model_dump(

@@ -13,6 +13,7 @@ from docker.errors import DockerException, ImageNotFound
 from imagebuilder.core import labels as label_names
 from imagebuilder.errors import EnvironmentFault, InputError
 from imagebuilder.host.engine import Engine, connect, explained
+from imagebuilder.smoke.gpus import QUERY, Gpus, parse
 from imagebuilder.smoke.target import SmokeTarget, from_labels
 
 if TYPE_CHECKING:
@@ -77,18 +78,18 @@ def _number(text: str) -> int:
     return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else 0
 
 
-def gpus(engine: Engine, reference: str) -> tuple[str, ...]:
-    """Return the GPUs that a container of this image can use, by starting one; empty if there are none.
+def gpus(engine: Engine, reference: str) -> Gpus:
+    """Return the GPUs that a container of this image can use, by starting one.
 
     The engine may run on another machine, so a tool on this host would not help.
     """
     if not engine.offers_gpus:
-        return ()
+        return Gpus()
     try:
         said = engine.client.containers.run(
             reference,
             entrypoint=["nvidia-smi"],
-            command=["--query-gpu=name", "--format=csv,noheader"],
+            command=list(QUERY),
             device_requests=[docker.types.DeviceRequest(count=-1, capabilities=[["gpu", "utility"]])],
             remove=True,
             network_disabled=True,
@@ -97,8 +98,8 @@ def gpus(engine: Engine, reference: str) -> tuple[str, ...]:
         )
     except DockerException as error:
         log.warning("the engine offers GPUs, but a container with them does not start: %s", error)
-        return ()
-    return tuple(line.strip() for line in said.decode(errors="replace").splitlines() if line.strip())
+        return Gpus()
+    return parse(said.decode(errors="replace"))
 
 
 def require_image(engine: Engine, reference: str) -> Image:

@@ -19,6 +19,7 @@ from imagebuilder.errors import InputError
 # A report on sixteen nodes with all of their output takes two megabytes.
 _LIMIT = 32_000_000
 _MOST_VALUES = 500_000
+_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
 _Model = TypeVar("_Model", bound=BaseModel)
 Status = Literal["passed", "failed", "skipped"]
 Mode = Literal["cpu", "one-gpu-shared", "multi-gpu"]
@@ -73,6 +74,7 @@ class Host(Strict):
     cores: int
     memory_bytes: int
     gpus: Annotated[tuple[str, ...], Field(description="The GPUs that the test could use.")]
+    driver: Annotated[str, Field(description="Version of the NVIDIA driver; empty without one.")] = ""
     engine: Annotated[str, Field(description="docker, podman or none.")]
     engine_version: str
 
@@ -100,6 +102,9 @@ class Report(Strict):
     host: Annotated[Host, Field(description="The machine that the test ran on.")]
     checks: Annotated[
         tuple[CheckResult, ...], Field(description="The checks, in the order in which they ran.")
+    ]
+    started: Annotated[
+        str, Field(pattern=_TIME, description="When it began: `2026-01-02T03:04:05Z`, by this host's clock.")
     ]
     seconds: Seconds
     passed: Annotated[

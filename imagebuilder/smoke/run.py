@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -20,6 +21,7 @@ from imagebuilder.host.site import Site
 from imagebuilder.smoke import checks
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.data import all_digits, are_needed, digits
+from imagebuilder.smoke.gpus import Gpus
 from imagebuilder.smoke.nodes import containers as runtime
 from imagebuilder.smoke.nodes import processes
 from imagebuilder.smoke.nodes.cluster import Cluster
@@ -98,7 +100,7 @@ def run_smoke(
     # Before any node starts: a failed download says nothing about the image.
     for full in _digits_needed(target, options):
         fetch(full)
-    started = time.monotonic()
+    started, clock = time.monotonic(), datetime.now(UTC)
     with _terminable():
         run = _on_this_host if options.runtime == "process" else _in_containers
         place, results = run(target, options, fetch, watch)
@@ -117,6 +119,7 @@ def run_smoke(
         caveats=_caveats(target, place.mode, results),
         host=place.host,
         checks=results,
+        started=clock.strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=round(time.monotonic() - started, 3),
         passed=verdict(results),
     )
@@ -162,12 +165,13 @@ def _in_containers(
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     with engines.connect(options.runtime) as engine:
         image_environment = engines.require_same(engine, target)
-        found = engines.gpus(engine, target.reference) if options.mode != "cpu" else ()
-        mode, reason = choose_mode(options, found, f"{engine.kind} here")
+        found = engines.gpus(engine, target.reference) if options.mode != "cpu" else Gpus()
+        mode, reason = choose_mode(options, found.names, f"{engine.kind} here")
         host = Host(
             cores=engine.cores,
             memory_bytes=engine.memory_bytes,
-            gpus=found if mode != "cpu" else (),
+            gpus=found.names if mode != "cpu" else (),
+            driver=found.driver,
             engine=engine.kind,
             engine_version=engine.version,
         )
@@ -181,12 +185,13 @@ def _in_containers(
 def _on_this_host(
     target: SmokeTarget, options: SmokeOptions, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
-    found = processes.gpus() if options.mode != "cpu" else ()
-    mode, reason = choose_mode(options, found, "this host")
+    found = processes.gpus() if options.mode != "cpu" else Gpus()
+    mode, reason = choose_mode(options, found.names, "this host")
     host = Host(
         cores=os.cpu_count() or 1,
         memory_bytes=processes.memory_bytes(),
-        gpus=found if mode != "cpu" else (),
+        gpus=found.names if mode != "cpu" else (),
+        driver=found.driver,
         engine="none",
         engine_version="",
     )

@@ -154,6 +154,7 @@ def report_of(image: ImageRecord, *, passed: bool = True) -> Report:
         caveats=(),
         host=Host(cores=2, memory_bytes=1 << 30, gpus=(), engine="docker", engine_version="26.1"),
         checks=checks,
+        started="2026-01-02T03:04:05Z",
         seconds=3.0,
         passed=passed,
     )

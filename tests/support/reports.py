@@ -54,6 +54,7 @@ def report(*checks: CheckResult, **changes: Any) -> Report:
         "caveats": ("NCCL not exercised",),
         "host": Host(cores=2, memory_bytes=1 << 30, gpus=(), engine="docker", engine_version="26.1"),
         "checks": checks,
+        "started": "2026-01-02T03:04:05Z",
         "seconds": 3.0,
         "passed": verdict(checks),
     }

@@ -83,6 +83,13 @@ def test_the_checksum_is_of_the_meaning_not_of_the_text(tmp_path: Path) -> None:
     assert plain.checksum() != changed.checksum()
 
 
+def test_what_a_proof_is_changes_no_lock(tmp_path: Path) -> None:
+    text = 'name: small\nbase: debian:trixie\npython: "3.13"\n'
+    plain, again = written(tmp_path, text), written(tmp_path, f"{text}proof: {{reuse: nothing}}\n")
+    assert (plain.proof.reuse, again.proof.reuse) == ("code", "nothing")
+    assert plain.checksum() == again.checksum()
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -56,6 +56,7 @@ def report(*checks: CheckResult) -> Report:
         caveats=("NCCL not exercised",),
         host=HOST,
         checks=checks,
+        started="2026-01-02T03:04:05Z",
         seconds=3.0,
         passed=verdict(checks),
     )

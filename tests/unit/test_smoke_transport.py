@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from imagebuilder.core import yamlfile
 from imagebuilder.smoke.checks import nccl_tests, transport
-from imagebuilder.smoke.nccllog import NcclLog, kind, parse
+from imagebuilder.smoke.nccllog import NcclLog, Way, kind, parse
 
 LOGS = Path(__file__).resolve().parents[1] / "cases" / "nccl"
+PUBLISHED = LOGS.parent / "nccl-logs"
 NODES = {0: "node0", 1: "node1", 2: "node0"}
 SUBNET = "172.20.0.0/16"
 
@@ -50,6 +53,67 @@ def test_logs_of_several_releases_are_read(
     assert (found.version, (found.interface, found.address)) == (version, bootstrap)
     assert (found.network, found.provider) == (network, provider)
     assert {(way.transport, way.network, way.direct) for way in found.ways} == transports
+
+
+def shown(way: Way) -> str:
+    """Write a way as the files in tests/cases/nccl-logs do: `0 -> 9: NET IB direct relayed`."""
+    words = (way.transport, way.network, "direct" * way.direct, "relayed" * way.relayed)
+    return f"{way.source} -> {way.target}: {' '.join(filter(None, words))}"
+
+
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_published_logs_are_read(path: Path) -> None:
+    case = yamlfile.parse(path.read_bytes(), str(path)).data
+    found = parse(case["log"])
+    assert case["expected"] == {
+        "version": found.version,
+        "interface": found.interface,
+        "address": found.address,
+        "network": found.network,
+        "kind": kind(found.network),
+        "provider": found.provider,
+        "gpus": found.gpus,
+        "ways": tuple(shown(way) for way in found.ways),
+    }
+
+
+def test_published_logs_are_of_many_releases_and_networks() -> None:
+    cases = [yamlfile.parse(path.read_bytes(), str(path)).data for path in PUBLISHED.glob("*.yaml")]
+    assert len({case["source"] for case in cases}) >= 30
+    assert {case["expected"]["kind"] for case in cases} == {"", "socket", "ib", "ofi"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[0] NCCL INFO Channel 00 : " + "9" * 6000 + "[0] -> 1[0] via NET/IB/0",
+        "[0] NCCL INFO Channel 00 : 0[" * 40_000,
+        "NCCL INFO Bootstrap : Using " + "[0]" * 300_000,
+        "NCCL INFO Using network " + " x" * 500_000,
+        "NET/OFI Selected Provider is " + "e" * 1_000_000,
+        "[0] NCCL INFO Channel 00 : \u0661[0] -> \u0662[0] via NET/IB/0",
+        "NCCL version " + "1" * 800_000,
+    ],
+    ids=["number", "brackets", "bootstrap", "network", "provider", "other digits", "version"],
+)
+def test_a_hostile_log_says_nothing_and_costs_little(line: str) -> None:
+    started = time.monotonic()
+    found = parse(line + "\n")
+    assert time.monotonic() - started < 1
+    assert (found.version, found.address, found.ways) == ("", "", ())
+    assert max(map(len, (found.network, found.provider))) <= 100
+
+
+def test_a_hostile_log_has_few_ways_and_gpus() -> None:
+    lines = (f"[{i}] NCCL INFO Channel 00 : {i}[0] -> 1[0] via NET/IB/0" for i in range(9000))
+    found = parse("\n".join(lines))
+    assert (len(found.ways), len(found.gpus)) == (4096, 64)
+
+
+def test_nvlink_between_nodes_bypasses_the_network_rightly() -> None:
+    line = "node0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] via P2P/MNNVL\n"
+    found = parse((LOGS / "socket-2.27.log").read_text() + line)
+    assert transport.judge({0: found}, NODES, "any", SUBNET) == []
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ _SECONDS = 180
 # Without these subsystems, NCCL does not log the transport of its channels.
 _SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH,P2P"
 
+# The transports that NCCL may use between nodes; MNNVL is NVLink between nodes.
+_ACROSS = ("NET", "MNNVL")
+
 _REMEDIES = {
     "ib": "NCCL found no usable InfiniBand device: give containers /dev/infiniband and `--ulimit "
     "memlock=-1:-1`, put rdma-core into the image (`apt:`), and look for NCCL_IB_DISABLE and NCCL_NET",
@@ -82,7 +85,7 @@ def _between_nodes(rank: int, log: NcclLog, nodes: Mapping[int, str]) -> list[Fi
     wrong = {
         way.transport
         for way in log.ways
-        if nodes.get(way.source) != nodes.get(way.target) and way.transport != "NET"
+        if nodes.get(way.source) != nodes.get(way.target) and way.transport not in _ACROSS
     }
     return [
         Finding(
@@ -100,6 +103,7 @@ def _shown(log: NcclLog) -> Mapping[str, object]:
         "bootstrap": f"{log.interface} {log.address}",
         "network": log.network,
         "provider": log.provider,
+        "gpus": log.gpus,
         "channels": _ways(log),
     }
 
@@ -107,6 +111,7 @@ def _shown(log: NcclLog) -> Mapping[str, object]:
 def _ways(log: NcclLog) -> Sequence[str]:
     return [
         f"{way.source} -> {way.target}: {way.transport} {way.network}{' GDRDMA' if way.direct else ''}"
+        f"{' PXN' if way.relayed else ''}"
         for way in log.ways
     ]
 

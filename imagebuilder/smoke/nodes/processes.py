@@ -16,6 +16,7 @@ from typing import Literal
 
 from imagebuilder.catalog import Launcher
 from imagebuilder.core import process
+from imagebuilder.smoke.gpus import QUERY, Gpus, parse
 from imagebuilder.smoke.nodes import packing
 from imagebuilder.smoke.nodes.cluster import FOLDER, PAYLOAD, Command, Outcome, stop_script, was_time_up, wrap
 from imagebuilder.smoke.report import Mode
@@ -149,15 +150,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{folder}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
 
 
-def gpus() -> tuple[str, ...]:
-    """Return this host's GPUs; empty without a driver."""
+def gpus() -> Gpus:
+    """Return this host's GPUs; none without a driver."""
     if shutil.which("nvidia-smi") is None:
-        return ()
+        return Gpus()
     try:
-        said = process.run(("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"), timeout=60).stdout
+        return parse(process.run(("nvidia-smi", *QUERY), timeout=60).stdout)
     except process.CommandError:
-        return ()
-    return tuple(line.strip() for line in said.splitlines() if line.strip())
+        return Gpus()
 
 
 def memory_bytes() -> int:
