@@ -414,7 +414,7 @@ _RENAMES = {
 def _read(path: Path) -> _SiteFile:
     """Read a site file; relative paths in it start at its own folder."""
     document = yamlfile.read(path)
-    given = yamlfile.validate(document, _SiteFile, _RENAMES)
+    given = yamlfile.validate(document, _SiteFile, {name: f"use `{key}`" for name, key in _RENAMES.items()})
     changes: dict[str, object] = {}
     problems: list[Problem] = []
 

@@ -21,6 +21,10 @@ from imagebuilder.recipe.places import Places
 RESERVED_ENV = frozenset({"PATH", "HOME", "USER", "SHELL", "HOSTNAME", "PWD", "VIRTUAL_ENV", "LD_PRELOAD"})
 _SECRET_ENV = re.compile(r"(?i)(passw|secret|token|api_?key|credential)")
 
+# How similar a misspelt component is to the right one, as difflib counts: more than torchvision to torch
+# (0.63), at most pytorch to torch (0.83).
+_MISSPELT = 0.8
+
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 # Keys that people bring from other tools.
@@ -86,7 +90,9 @@ def checked(document: yamlfile.Document, components: frozenset[str]) -> tuple[Re
         raise InputError(message, where=document.where(()), hint="`imagebuilder init` writes a recipe")
     # Rules that involve several keys are checked on the raw data: so they are reported even where the model
     # refuses a value.
-    recipe = yamlfile.validate(document, Recipe, _RENAMES, also=_cross_checks(document, components))
+    hints = dict.fromkeys(components - {"python"}, "it belongs under `pins:`; put two spaces before it")
+    hints |= {name: f"use `{key}`" for name, key in _RENAMES.items()}
+    recipe = yamlfile.validate(document, Recipe, hints, also=_cross_checks(document, components))
     return recipe, Places(recipe=recipe.name, document=document)
 
 
@@ -149,11 +155,11 @@ def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> It
             )
         elif name not in components:
             names = ", ".join(sorted(components - {"python"}))
-            known = f"components: {names}; anything else goes under `pip:` or `apt:`"
+            known = f"a Python package goes under `pip:`, a Debian package under `apt:`; components: {names}"
+            # torchvision is a package of its own, and not a misspelt torch.
+            meant = yamlfile.nearest(name, components, cutoff=_MISSPELT)
             yield document.problem(
-                ("pins", name),
-                f"`{name}` is not a component that can be pinned",
-                yamlfile.nearest(name, components) or known,
+                ("pins", name), f"`{name}` is not a component that can be pinned", meant or known
             )
     for name in _mapping(document, "providers"):
         if name not in pins:
