@@ -73,6 +73,7 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
         label_names.SSH_USER: user.name,
         **({label_names.PROJECT: " ".join(project.checksums)} if project.checksums else {}),
         **({label_names.PACKAGE: project.package} if project.package else {}),
+        **({label_names.PROOF: demands} if (demands := recipe.proof.label()) else {}),
         **({label_names.SSH_KEYS: "baked"} if recipe.ssh.keys == "baked" else {}),
         **{f"{label_names.PIN}{name}": version for name, version in lock.pins.items()},
     }
