@@ -220,9 +220,9 @@ def _show_reports(reports: Sequence[AttachedReport]) -> None:
     from imagebuilder.core.yamlfile import printable
 
     for report in reports:
-        out(f"{'proof' if not report.refusals else 'no proof':11} {printable(str(report))}")
+        out(f"{'proof' if not report.refusals else 'no proof':10} {printable(str(report))}")
         if report.refusals and report.verdict != "none":
-            out(f"{'':11} {printable(', '.join(report.refusals))}")
+            out(f"{'':10} {printable(', '.join(report.refusals))}")
 
 
 def _show(found: Inspection) -> None:
