@@ -58,7 +58,8 @@ _Output = Annotated[
         "--output",
         "-o",
         metavar="PATH",
-        help="Also write the image as an OCI layout: a folder, or a .tar file.",
+        help="Also write the image as an OCI layout: a folder, or a .tar file. "
+        "A .sqsh file is squashfs, for enroot and Apptainer.",
     ),
 ]
 _VerifyReproducible = Annotated[
@@ -135,6 +136,8 @@ def build(
     source = sources.of_recipe(recipe_file)
     if load:
         engines.require_engine()
+    if output is not None:
+        _require_writable(output, targets, embedded=docker is None)
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
     _warn_of_baked_keys(targets)
     if docker is not None:
@@ -200,11 +203,27 @@ def _deliver(
     whole: ImageRecord | IndexRecord, made: list[Built], store: Store, output: Path | None, *, load: bool
 ) -> str:
     """Write and load the image as asked for; returns its name in the local engine, empty without --load."""
-    from imagebuilder.image import layout
+    if output is not None and _is_squashfs(output):
+        from imagebuilder.image import squashfs
 
-    if output is not None:
+        squashfs.export(made[0].image, store, output)
+    elif output is not None:
+        from imagebuilder.image import layout
+
         layout.export(whole, store, output)
     return engines.load_image(_loadable(made), store) if load else ""
+
+
+def _is_squashfs(output: Path) -> bool:
+    return output.suffix == ".sqsh"
+
+
+def _require_writable(output: Path, targets: Sequence[tuple[Lock, Plan]], *, embedded: bool) -> None:
+    """Check that the image can be written in the format of `--output`, before the build."""
+    if _is_squashfs(output):
+        from imagebuilder.image import squashfs  # late: it loads what reads layers
+
+        squashfs.require_possible(output, [plan.platform for _, plan in targets], embedded=embedded)
 
 
 def _make(

@@ -69,14 +69,14 @@ def init(
         )
     notes = 0
     if image or file:
-        from imagebuilder.workflow import adopt
+        from imagebuilder.workflow.adopt import images, requirements
 
-        name = adopt.name_of_file(file) if file else adopt.name_of_image(image)
+        name = requirements.name_of_file(file) if file else images.name_of_image(image)
         path = starting.place(folder, name, force=force)
         if file:
-            draft = adopt.of_requirements(file, folder, name)
+            draft = requirements.of_requirements(file, folder, name)
         else:
-            draft = adopt.image(image, name, platform, site, open_store(store))
+            draft = images.read_image(image, name, platform, site, open_store(store))
         text, notes = draft.text(), len(draft.notes)
     else:
         name = recipe or "cuda12-torch"

@@ -24,7 +24,7 @@ LOCK = f"{OWN}lock"
 RECIPE = f"{OWN}recipe"
 # Checksums of the user's own files: one for each folder that the recipe copies, in its order.
 PROJECT = f"{OWN}project"
-# Checksum of the folder of the user's own package.
+# The user's own package: its name, and the checksum of its folder.
 PACKAGE = f"{OWN}package"
 # Which engine made the image, where that matters.
 ENGINE = f"{OWN}engine"
