@@ -79,7 +79,7 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
             else {}
         ),
         **({label_names.TRAINING: training.model_dump_json()} if training else {}),
-        **({label_names.REUSE: recipe.proof.reuse} if recipe.proof.reuse != "code" else {}),
+        **({label_names.PROOF: demands} if (demands := recipe.proof.label()) else {}),
         **({label_names.SSH_KEYS: "baked"} if recipe.ssh.keys == "baked" else {}),
         **{f"{label_names.ALLOWED_ENV}{entry.name}": entry.reason for entry in recipe.allow_env},
         **{f"{label_names.PIN}{name}": version for name, version in lock.pins.items()},

@@ -17,6 +17,7 @@ from imagebuilder.core import labels as label_names
 from imagebuilder.core.documents import digest_of
 from imagebuilder.errors import StoreError
 from imagebuilder.plan import Project
+from imagebuilder.recipe.proof import of_label
 from imagebuilder.smoke import report as reports
 from imagebuilder.smoke import verdict
 from imagebuilder.smoke.report import CheckResult, Earlier, Report, Reused
@@ -99,17 +100,17 @@ def stored(digest: str, store: Store) -> ImageContent | None:
         return None
 
 
-def shortcoming(report: Verdict, image: ImageContent | None) -> str:
+def shortcoming(report: Verdict, labels: Mapping[str, str], image: ImageContent | None) -> str:
     """Say why a report does not prove this image; empty if it does.
 
     Args:
         report: about the image's digest.
+        labels: the image's.
         image: what it is made of; None if unknown, then nothing may be reused.
 
     """
-    if report.shortcoming:
-        return report.shortcoming
-    labels = image.labels if image else {}
+    if problem := report.shortcoming(label_names.pins(labels)):
+        return problem
     passed = {check.name for check in report.checks if check.status == "passed"}
     if labels.get(label_names.TRAINING) and verdict.OWN_TRAINING not in passed:
         return f"required checks did not run: {verdict.OWN_TRAINING}"
@@ -125,9 +126,9 @@ def _difference(then: EarlierVerdict, image: ImageContent | None) -> str:
     """Say why results of another image do not hold for this one; empty if they do."""
     if image is None:
         return "its layers are not known here"
-    if image.labels.get(label_names.REUSE) == "nothing":
-        return "its recipe says `proof: {reuse: nothing}`"
     try:
+        if _forbidden(image):
+            return "its recipe says `proof: {reuse: nothing}`"
         earlier = of_documents(then.manifest, then.config)
         same = earlier.below == image.below
     except ValueError as error:
@@ -140,9 +141,7 @@ def _difference(then: EarlierVerdict, image: ImageContent | None) -> str:
 def find(image: ImageContent, store: Store, recipe: str) -> Earlier | None:
     """Find the newest report in the store whose results hold for this image too; None if there is none."""
     try:
-        if image.labels.get(label_names.REUSE) == "nothing" or not _own_layers(
-            image.labels, len(image.layers)
-        ):
+        if _forbidden(image) or not _own_layers(image.labels, len(image.layers)):
             return None
         there = sorted((store.root / "reports").glob("*.json"), key=lambda path: -path.stat().st_mtime_ns)
     except (OSError, ValueError):
@@ -163,6 +162,10 @@ def taken(check: CheckResult, earlier: Report) -> CheckResult:
     return check.model_copy(
         update={"reused": Reused(digest=earlier.digest, started=earlier.started), "steps": (), "seconds": 0.0}
     )
+
+
+def _forbidden(image: ImageContent) -> bool:
+    return of_label(image.labels.get(label_names.PROOF, "")).reuse == "nothing"
 
 
 def _own_layers(labels: Mapping[str, str], count: int) -> frozenset[int]:
@@ -193,7 +196,7 @@ def _holds(earlier: Earlier, image: ImageContent) -> bool:
         same = then.digest == earlier.report.digest and then.below == image.below
     except ValueError:
         return False
-    return same and not found.earlier and not found.shortcoming
+    return same and not found.earlier and not found.shortcoming(label_names.pins(image.labels))
 
 
 def _documents(digest: str, store: Store) -> tuple[str, str] | None:

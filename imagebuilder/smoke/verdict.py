@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from imagebuilder.smoke import evidence
 from imagebuilder.smoke.report import Status, parse, read_bytes, verdict
 
 # The check that an image has to pass if its recipe has `checks: {training: ...}`.
@@ -24,11 +25,15 @@ class _Lenient(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
+# Whoever may push can attach a report, and these are printed.
+_Word = Annotated[str, Field(max_length=200)]
+
+
 class ReusedVerdict(_Lenient):
     """Where a check ran: see `imagebuilder.smoke.report.Reused`."""
 
-    digest: str
-    started: str
+    digest: _Word
+    started: _Word
 
 
 class CheckVerdict(_Lenient):
@@ -43,6 +48,13 @@ class CheckVerdict(_Lenient):
     reused: ReusedVerdict | None = None
 
 
+class HostVerdict(_Lenient):
+    """Where the test ran: see `imagebuilder.smoke.report.Host`."""
+
+    gpus: Annotated[tuple[_Word, ...], Field(max_length=4096)] = ()
+    driver: _Word = ""
+
+
 class EarlierVerdict(_Lenient):
     """The report that results were taken over from: see `imagebuilder.smoke.report.Earlier`."""
 
@@ -55,23 +67,38 @@ class Verdict(_Lenient):
     """The part of a report that decides: the image, where it was tested, and the result of each check."""
 
     digest: str
-    started: str = ""
+    started: _Word = ""
     nodes: int
     nproc_per_node: int = 1
     runtime: str
-    mode: str
+    mode: _Word
     pins: dict[str, str]
+    host: HostVerdict = HostVerdict()
     checks: tuple[CheckVerdict, ...]
     earlier: EarlierVerdict | None = None
     passed: bool
 
     @property
-    def shortcoming(self) -> str:
-        """Why the report does not prove its image; empty if it does, or if only `reuse` can tell."""
+    def transport(self) -> str:
+        """The network that NCCL used; empty if that is not known."""
+        return evidence.transport(self.checks)
+
+    @property
+    def busbw(self) -> float:
+        """The bus bandwidth of the largest allreduce, in 10^9 bytes a second; 0 if none was timed."""
+        return evidence.busbw(self.checks)
+
+    def shortcoming(self, promised: Mapping[str, str]) -> str:
+        """Return why the report does not prove its image; empty if it does, or if only `reuse` can tell.
+
+        Args:
+            promised: component and version, as the image has them: the report may name fewer.
+
+        """
         if any(check.status == "failed" for check in self.checks):
             return "the smoke test failed"
         passed = {check.name for check in self.checks if check.status == "passed"}
-        wanted = required(self.runtime, self.mode, self.pins)
+        wanted = required(self.runtime, self.mode, {**self.pins, **promised})
         wanted |= {check.name for check in self.checks if check.required}
         if wanted - passed:
             return f"required checks did not run: {', '.join(sorted(wanted - passed))}"
@@ -81,23 +108,23 @@ class Verdict(_Lenient):
             return "the report contradicts itself: every check passed, and `passed` is false"
         if self.runtime == "process":
             return "the test ran without containers"
-        return self._reuse_problem()
+        return self._reuse_problem(promised)
 
-    def _reuse_problem(self) -> str:
+    def _reuse_problem(self, promised: Mapping[str, str]) -> str:
         """Say why results that were taken over do not hold, by what the report itself says."""
         for check in self.checks:
-            if check.reused and (problem := self._why_not(check)):
+            if check.reused and (problem := self._why_not(check, promised)):
                 return f"`{check.name}` is said to be reused, and {problem}"
         return ""
 
-    def _why_not(self, check: CheckVerdict) -> str:
+    def _why_not(self, check: CheckVerdict, promised: Mapping[str, str]) -> str:
         then = self.earlier.report if self.earlier else None
         if then is None:
             return "the earlier report is missing"
         if then.earlier is not None or any(entry.reused for entry in then.checks):
             return "not all checks of the earlier report ran"
-        if then.shortcoming:
-            return f"the earlier report is not a proof: {then.shortcoming}"
+        if problem := then.shortcoming(promised):
+            return f"the earlier report is not a proof: {problem}"
         if _way(then) != _way(self):
             return "the earlier test ran in another way"
         if check.name not in reusable():
