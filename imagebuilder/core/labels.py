@@ -24,15 +24,19 @@ LOCK = f"{OWN}lock"
 RECIPE = f"{OWN}recipe"
 # Checksums of the user's own files: one for each folder that the recipe copies, in its order.
 PROJECT = f"{OWN}project"
-# Checksum of the folder of the user's own package.
+# The user's own package: its name, and the checksum of its folder.
 PACKAGE = f"{OWN}package"
 # Which engine made the image, where that matters.
 ENGINE = f"{OWN}engine"
+# What the recipe demands of a smoke report, as JSON; not there if any passing report will do.
+PROOF = f"{OWN}proof"
 SSH_PORT = f"{OWN}ssh.port"
 SSH_USER = f"{OWN}ssh.user"
 SSH_KEYS = f"{OWN}ssh.keys"
 # Followed by a component's name.
 PIN = f"{OWN}pin."
+# Followed by the name of a variable that belongs to a job or a host: the recipe's reason for setting it.
+ALLOWED_ENV = f"{OWN}allowed-env."
 # Not on images but on containers and networks: which run started them.
 RUN = f"{OWN}run"
 RUN_OWNER = f"{RUN}.owner"
@@ -44,3 +48,12 @@ RUN_DEADLINE = f"{RUN}.deadline"
 def pins(labels: Mapping[str, str]) -> dict[str, str]:
     """Return component and version of every pin that an image's labels name, sorted by component."""
     return {name.removeprefix(PIN): labels[name] for name in sorted(labels) if name.startswith(PIN)}
+
+
+def allowed_env(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the job's variables that the image's recipe allows, each with its reason."""
+    return {
+        name.removeprefix(ALLOWED_ENV): labels[name]
+        for name in sorted(labels)
+        if name.startswith(ALLOWED_ENV)
+    }

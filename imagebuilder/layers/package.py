@@ -27,7 +27,7 @@ from imagebuilder.layers.project import write_folder
 from imagebuilder.layers.wheels.layer import build_wheel_layer
 from imagebuilder.layers.wheels.members import listed, opened
 from imagebuilder.lock.model import Wheel
-from imagebuilder.plan import PackageLayer, WheelLayer
+from imagebuilder.plan import PackageLayer, WheelLayer, backend
 from imagebuilder.recipe.requirements import read_package
 from imagebuilder.store import LayerRecord, Store, check_bytes, explained
 
@@ -141,6 +141,9 @@ def _hand_in(
     (folder / "packages").mkdir()
     (folder / "hooks").mkdir()
     hooks.hand_in("package", folder / "hooks")
+    for name in backend.NAMES:
+        with explained(folder):
+            (folder / "hooks" / name).write_text(backend.script(name), encoding="utf-8")
     names = ["packages", "hooks", "project"]
     for deb in layer.packages:
         check_bytes(downloads[deb.sha256], deb.sha256, Path(deb.path).name)

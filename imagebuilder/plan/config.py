@@ -72,8 +72,14 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
         label_names.SSH_PORT: str(recipe.ssh.port),
         label_names.SSH_USER: user.name,
         **({label_names.PROJECT: " ".join(project.checksums)} if project.checksums else {}),
-        **({label_names.PACKAGE: project.package} if project.package else {}),
+        **(
+            {label_names.PACKAGE: f"{lock.project.name} {project.package}"}
+            if lock.project and project.package
+            else {}
+        ),
+        **({label_names.PROOF: demands} if (demands := recipe.proof.label()) else {}),
         **({label_names.SSH_KEYS: "baked"} if recipe.ssh.keys == "baked" else {}),
+        **{f"{label_names.ALLOWED_ENV}{entry.name}": entry.reason for entry in recipe.allow_env},
         **{f"{label_names.PIN}{name}": version for name, version in lock.pins.items()},
     }
     return Config(

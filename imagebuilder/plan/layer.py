@@ -347,7 +347,7 @@ class PackageLayer:
     venv: str = VENV
 
     component = "project"
-    FORMAT = 1  # also of `layers/hooks/package`: a change there that changes bytes counts this up
+    FORMAT = 2  # increase this, too, if a change in `layers/hooks/package` or `plan/backend` changes bytes
 
     @property
     def title(self) -> str:
@@ -434,7 +434,7 @@ class Project:
     def of_labels(cls, labels: Mapping[str, str]) -> Project:
         """Read what an image says of itself."""
         checksums = tuple(labels.get(label_names.PROJECT, "").split())
-        package = labels.get(label_names.PACKAGE, "")
+        package = labels.get(label_names.PACKAGE, "").rpartition(" ")[2]
         revision = labels.get(label_names.REVISION, "") if checksums or package else ""
         return cls(checksums=checksums, package=package, revision=revision)
 

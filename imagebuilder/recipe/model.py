@@ -19,6 +19,7 @@ from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
+from imagebuilder.recipe.jobsettings import AllowedVariable
 from imagebuilder.recipe.project import Copies, OwnPackage, PackageKey, WorkFolder
 from imagebuilder.recipe.proof import ProofPolicy
 
@@ -37,6 +38,7 @@ _LONGEST_PATH = 1_000
 # Keys that change nothing in a lock.
 _NOT_RESOLVED = (
     *("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command", "proof"),
+    "allow_env",
 )
 
 
@@ -377,6 +379,15 @@ class Recipe(Strict):
         dict[str, Text],
         Field(default_factory=dict, description="Variables of every process in the image. Never a secret."),
     ]
+    allow_env: Annotated[
+        tuple[AllowedVariable, ...],
+        Field(
+            max_length=50,
+            description="Variables that belong to a job or a host (`NCCL_*`, `MASTER_ADDR`, ...) and that "
+            "this image sets on purpose, in `env:` or by its base: `{name: .., reason: ..}`. Without this "
+            "entry, `check` and the smoke test refuse them.",
+        ),
+    ] = ()
     copies: Annotated[
         Copies,
         Field(

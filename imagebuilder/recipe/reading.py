@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from imagebuilder.core import labels as label_names
 from imagebuilder.core import yamlfile
 from imagebuilder.errors import InputError
-from imagebuilder.recipe import tags
+from imagebuilder.recipe import jobsettings, tags
 from imagebuilder.recipe.model import Recipe
 from imagebuilder.recipe.places import Places
 
@@ -124,6 +124,7 @@ def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> It
     yield from _pin_problems(document, components)
     yield from _repeated(document)
     yield from _env_problems(document)
+    yield from _allowed_problems(document)
     yield from _tag_problems(document)
     yield from _reviewed_twice(document)
     for name in _mapping(document, "labels"):
@@ -199,6 +200,7 @@ def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
 
 
 def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
+    allowed = _allowed(document)
     for name in _mapping(document, "env"):
         if not _ENV_NAME.fullmatch(name):
             yield document.problem(
@@ -214,6 +216,27 @@ def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
                 f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
                 "give it to the container when it starts",
             )
+        elif name not in allowed and (why := jobsettings.reason(name)):
+            yield document.problem(
+                ("env", name),
+                f"`{name}` belongs to a job or a host, not to an image: {why}",
+                f"give it to the job, or allow it: `allow_env: [{{name: {name}, reason: ...}}]`",
+            )
+
+
+def _allowed_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
+    for i, name in enumerate(_allowed(document)):
+        if name and not jobsettings.reason(name):
+            yield document.problem(
+                ("allow_env", i),
+                f"`{yamlfile.printable(name)}` needs no permission: images may set it",
+                "remove it here; names are written in full, without `*`",
+            )
+
+
+def _allowed(document: yamlfile.Document) -> tuple[str, ...]:
+    names = (item.get("name") if isinstance(item, dict) else "" for item in _sequence(document, "allow_env"))
+    return tuple(name if isinstance(name, str) else "" for name in names)
 
 
 def _reviewed_twice(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:

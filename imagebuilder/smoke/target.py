@@ -36,6 +36,7 @@ class SmokeTarget:
         pins: component and full version, sorted.
         ssh_port, ssh_user: sshd's port, and the user that nodes log in as.
         baked_keys: the image has an ssh key in a layer, so a job needs none.
+        allowed_env: variables of a job or a host that the recipe allows in the image, with its reasons.
 
     """
 
@@ -48,6 +49,7 @@ class SmokeTarget:
     ssh_port: int = 22
     ssh_user: str = "root"
     baked_keys: bool = False
+    allowed_env: tuple[tuple[str, str], ...] = ()
 
     def pin(self, name: str) -> str:
         """Return a component's version; empty if it is not pinned."""
@@ -218,6 +220,7 @@ def from_labels(
         ssh_port=int(port),
         ssh_user=labels[label_names.SSH_USER],
         baked_keys=labels.get(label_names.SSH_KEYS) == "baked",
+        allowed_env=tuple(label_names.allowed_env(labels).items()),
     )
 
 

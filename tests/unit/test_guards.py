@@ -27,7 +27,7 @@ LOCKS = sorted((ROOT / "recipes").glob("*.lock"))
 ORDER = (
     *("errors", "core", "recipe", "catalog", "debian", "host", "lock", "plan"),
     *("store", "registry", "bases", "resolve", "fetch"),
-    *("layers", "image", "engines", "smoke", "workflow", "publish", "cli"),
+    *("layers", "image", "engines", "smoke", "launch", "workflow", "publish", "cli"),
 )
 # What would make a pure module depend on more than its arguments.
 IMPURE = frozenset(

@@ -122,3 +122,26 @@ def test_a_pin_on_two_lines_is_left_to_its_author(tmp_path: Path) -> None:
     path.write_text('name: a\nbase: debian:trixie\npython: "3.13"\npins:\n  nccl:\n    "2.27.5"\n')
     with pytest.raises(InputError, match="nccl"):
         recipe.with_pins(path, {"nccl": ("2.27.5", "2.28.9")})
+
+
+def test_a_variable_of_a_job_is_allowed_with_a_reason_that_the_image_s_labels_carry(tmp_path: Path) -> None:
+    path = tmp_path / "demo.yaml"
+    path.write_text(
+        "name: demo\nbase: debian:trixie\npython: '3.13'\npins: {torch: '2.10.0'}\nenv: {UCX_TLS: rc}\n"
+        "allow_env: [{name: UCX_TLS, reason: all of our hosts have this fabric}]\n",
+        encoding="utf-8",
+    )
+    (entry,) = recipe.load(path, catalog.names()).allow_env
+    assert (entry.name, entry.reason) == ("UCX_TLS", "all of our hosts have this fabric")
+
+
+@pytest.mark.parametrize("change", ["{name: 'NCCL_ X', reason: long enough}", "{name: UCX_TLS, reason: no}"])
+def test_a_permission_needs_a_name_and_a_reason(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "demo.yaml"
+    path.write_text(
+        f"name: demo\nbase: debian:trixie\npython: '3.13'\npins: {{torch: '2.10.0'}}\n"
+        f"allow_env: [{change}]\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(InputError, match=r"demo\.yaml:5: allow_env\[0\]\."):
+        recipe.load(path, catalog.names())

@@ -22,7 +22,7 @@ for loader in root/usr/lib/*-linux-gnu*/ld-linux*.so.*; do
             ln -s "${loader#root}" "$folder/$name"
     done
 done
-mkdir -p root/build/home root/build/project root/build/venv/bin
+mkdir -p root/build/home root/build/tmp root/build/project root/build/venv/bin
 ln -s "/usr/bin/python$1" root/build/venv/bin/python
 printf 'home = /usr/bin\ninclude-system-site-packages = false\n' >root/build/venv/pyvenv.cfg
 [ ! -e requirements.tar.gz ] || tar -x -z -C root --no-same-owner -f requirements.tar.gz
