@@ -22,9 +22,9 @@ from imagebuilder import catalog, cli
 from imagebuilder.core import files
 from imagebuilder.launch import targets
 from imagebuilder.recipe import Recipe
-from imagebuilder.recipe.init import schema_text
 from imagebuilder.smoke import evidence, report
 from imagebuilder.smoke.run import CHECKS
+from imagebuilder.workflow import schemas
 
 ROOT = Path(__file__).resolve().parents[1]
 _NOTICE = "<!-- Written by bin/generate_docs.py (`make docs`); change the code that it describes instead. -->"
@@ -47,7 +47,7 @@ def generated() -> dict[Path, str]:
     """Give the path and the whole text of every generated file."""
     reference = ROOT / "docs" / "reference"
     return {
-        ROOT / "recipes" / "recipe.schema.json": schema_text(),
+        ROOT / "recipes" / "recipe.schema.json": schemas.text(schemas.recipe()),
         reference / "recipe.md": _page(_recipe()),
         reference / "catalog.md": _page(_catalog()),
         reference / "cli.md": _page(_cli()),
@@ -225,7 +225,7 @@ def _launch() -> Iterator[str]:
         )
     yield ""
     yield "Before `launch` writes a manifest, it checks it against the schema of its kind, and refuses keys"
-    yield "that the schema does not have. The schemas are in `imagebuilder/launch/schemas/`, with their sources."
+    yield "that the schema does not have. `imagebuilder/launch/schemas/README.md` says where they come from."
     yield ""
     yield "| target | schemas | what else checks it | keys for mpirun |"
     yield "|---|---|---|---|"

@@ -85,7 +85,7 @@ def test_dstack_reads_its_task(python: Callable[[str], Path], tmp_path: Path) ->
 
 
 def test_kubernetes_knows_the_keys_and_every_pod(python: Callable[[str], Path], tmp_path: Path) -> None:
-    files = []
+    files: list[Path] = []
     for name in test_launch_manifests.PODS:
         kinds = targets.load(name).header.launchers
         for launcher in (test_launch_manifests.WORDS[kind] for kind in kinds):
