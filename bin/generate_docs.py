@@ -175,6 +175,8 @@ def _report() -> Iterator[str]:
         ("checks", report.CheckResult),
         ("checks[].findings", report.Finding),
         ("checks[].steps", report.Step),
+        ("checks[].reused", report.Reused),
+        ("earlier", report.Earlier),
         ("host", report.Host),
     ):
         yield from ["", f"## `{name}`", "", *_words(model.__doc__), "", *_fields(model)]
