@@ -37,6 +37,7 @@ class SmokeTarget:
         ssh_port, ssh_user: sshd's port, and the user that nodes log in as.
         baked_keys: the image has an ssh key in a layer, so a job needs none.
         allowed_env: variables of a job or a host that the recipe allows in the image, with its reasons.
+        gpus: compute capabilities of the hosts' GPUs, as the recipe says; only known if the recipe is.
 
     """
 
@@ -50,6 +51,7 @@ class SmokeTarget:
     ssh_user: str = "root"
     baked_keys: bool = False
     allowed_env: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[str, ...] = ()
 
     def pin(self, name: str) -> str:
         """Return a component's version; empty if it is not pinned."""
