@@ -12,10 +12,13 @@ from imagebuilder.cli.base import (
     HtmlFile,
     Json,
     JunitFile,
+    PlainHttp,
     PlatformName,
+    ReportKey,
     SiteFile,
     StoreFolder,
     app,
+    ask_password,
     err,
     open_store,
     out,
@@ -67,6 +70,10 @@ _Full = Annotated[
 _Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Also write the JSON report to this file.")
 ]
+_Attach = Annotated[
+    bool,
+    typer.Option("--attach", help="Attach the report to the image, which must be named by its registry."),
+]
 
 
 @app.command("smoke-test")
@@ -88,12 +95,17 @@ def smoke_test(
     report: _Report = None,
     html: HtmlFile = None,
     junit: JunitFile = None,
+    attach: _Attach = False,
+    sign_key: ReportKey = None,
+    plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
     """Test an image in two containers. Exit code 0: passed, 1: failed, 2: could not run."""
     from imagebuilder.host.site import detect
+    from imagebuilder.publish import attach as attaching
+    from imagebuilder.publish.attest import signing_keys
     from imagebuilder.smoke import report as reports
     from imagebuilder.smoke.run import Watch, run_smoke
     from imagebuilder.smoke.target import Scaling, SmokeOptions
@@ -109,25 +121,48 @@ def smoke_test(
         min_busbw=min_busbw,
         scaling=Scaling(asked=scaling, workload=cast("Any", workload), epochs=epochs, full=full),
     )
-    where = open_store(store)
+    _require_attachable(target, attach=attach, partial=bool(checks), signing=sign_key is not None)
+    # Before the test, which takes minutes: a wrong key or password must not waste it.
+    key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
+    where, surroundings = open_store(store), detect(site)
     found = _smoke_target(target, runtime, where, platform)
     watch = Watch(ended=lambda check: err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
-    result = run_smoke(found, options, store=where, site=detect(site), watch=watch)
+    result = run_smoke(found, options, store=where, site=surroundings, watch=watch)
     if result.digest and not checks:
         # This report allows a push. A run with --check proves nothing, and must not replace a passing report.
         reports.write(result, where.report(result.digest))
     if report is not None:
         reports.write(result, report)
     write_views(result, html, junit)
+    if attach:
+        request = attaching.AttachRequest(image=target, key=key, plain_http=plain_http)
+        err(attaching.attach(reports.dumps(result).encode(), request, where, surroundings).told)
     if as_json:
         out(reports.dumps(result).rstrip("\n"))
     else:
         for line in reports.lines(result):
             out(line)
-        if result.passed and result.digest:
+        if result.passed and result.digest and not attach:
             out(f"next: imagebuilder push {target} REGISTRY/NAME")
     if not result.passed:
         raise typer.Exit(TestFailure.exit_code)
+
+
+def _require_attachable(target: str, *, attach: bool, partial: bool, signing: bool) -> None:
+    """Refuse options that contradict each other, before the test runs."""
+    from imagebuilder.workflow import named
+
+    if signing and not attach:
+        raise InputError("--sign-key has no effect without --attach", where="imagebuilder smoke-test")
+    if attach and partial:
+        raise InputError("a report of single checks proves nothing: leave out --check", where="--attach")
+    if attach and not named(target).in_registry:
+        raise InputError(
+            "name the image as registry.example/team/name@DIGEST: the report is attached there",
+            where="--attach",
+            hint="to attach an existing report, run: imagebuilder report "
+            f"{target or 'RECIPE'} --attach REPOSITORY",
+        )
 
 
 def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> SmokeTarget:
@@ -148,5 +183,5 @@ def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> 
     reference = load_image(image, store, runtime)
     found = targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
     word = named(text)
-    gpus = read_recipe(word.path).recipe.hosts.gpus if word.is_recipe else ()
+    gpus = read_recipe(word.path)[0].recipe.hosts.gpus if word.is_recipe else ()
     return replace(found, gpus=gpus)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from imagebuilder.smoke import evidence
 from imagebuilder.smoke.report import Status, parse, read_bytes, verdict
 
 
@@ -20,6 +22,10 @@ class _Lenient(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
+# Whoever may push can attach a report, and these are printed.
+_Word = Annotated[str, Field(max_length=200)]
+
+
 class CheckVerdict(_Lenient):
     """One check: see `imagebuilder.smoke.report.CheckResult`."""
 
@@ -27,6 +33,14 @@ class CheckVerdict(_Lenient):
     required: bool
     exchanges: bool
     status: Status
+    evidence: dict[str, Any] = {}
+
+
+class HostVerdict(_Lenient):
+    """Where the test ran: see `imagebuilder.smoke.report.Host`."""
+
+    gpus: Annotated[tuple[_Word, ...], Field(max_length=4096)] = ()
+    driver: _Word = ""
 
 
 class Verdict(_Lenient):
@@ -35,18 +49,34 @@ class Verdict(_Lenient):
     digest: str
     nodes: int
     runtime: str
-    mode: str
+    mode: _Word
     pins: dict[str, str]
+    host: HostVerdict = HostVerdict()
     checks: tuple[CheckVerdict, ...]
+    started: _Word = ""
     passed: bool
 
     @property
-    def shortcoming(self) -> str:
-        """Why the report does not prove its image; empty if it does."""
+    def transport(self) -> str:
+        """The network that NCCL used; empty if that is not known."""
+        return evidence.transport(self.checks)
+
+    @property
+    def busbw(self) -> float:
+        """The bus bandwidth of the largest allreduce, in 10^9 bytes a second; 0 if none was timed."""
+        return evidence.busbw(self.checks)
+
+    def shortcoming(self, promised: Mapping[str, str]) -> str:
+        """Return why the report does not prove its image; empty if it does.
+
+        Args:
+            promised: component and version, as the image has them: the report may name fewer.
+
+        """
         if any(check.status == "failed" for check in self.checks):
             return "the smoke test failed"
         passed = {check.name for check in self.checks if check.status == "passed"}
-        wanted = required(self.runtime, self.mode, self.pins)
+        wanted = required(self.runtime, self.mode, {**self.pins, **promised})
         wanted |= {check.name for check in self.checks if check.required}
         if wanted - passed:
             return f"required checks did not run: {', '.join(sorted(wanted - passed))}"

@@ -160,4 +160,6 @@ def test_a_function_for_torch_compile(result: str, message: str) -> None:
     said = {"tools": {"gcc": "/usr/bin/gcc", "g++": "/usr/bin/g++"}, "results": {"torch.compile": result}}
     found = [finding.message for finding in toolchain.judge("node0", said)]
     assert found == ([message] if message else [])
-    assert toolchain.left_out(said["results"]).endswith("no Python.h in this image") == result.startswith("no ")
+    assert toolchain.left_out(said["results"]).endswith("no Python.h in this image") == result.startswith(
+        "no "
+    )

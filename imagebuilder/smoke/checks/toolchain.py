@@ -64,9 +64,7 @@ def assembled(ptxas: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:
     return f"; Triton's ptxas knows {', '.join(wanted)}" if ptxas and wanted else ""
 
 
-def unknown_gpus(
-    node: str, ptxas: Mapping[str, Sequence[str]], wanted: Sequence[str]
-) -> Iterator[Finding]:
+def unknown_gpus(node: str, ptxas: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> Iterator[Finding]:
     """Yield the recipe's GPUs that the assembler which Triton would use for them does not know."""
     for gpu in wanted:
         # Triton 3.5 and later have one of their own for GPUs from 10.0 on.
@@ -120,8 +118,8 @@ CHECK = Check(
     title="programs in C and C++ and a function for torch.compile (with nvcc also in CUDA and for torch), "
     "compiled and run",
     criterion="each compiles without errors, runs, and prints the right number; CUDA programs run only if "
-    "there is a GPU, and torch.compile if the image has Python's headers; Triton's ptxas knows the GPUs of the "
-    "recipe's `hosts.gpus`",
+    "there is a GPU, and torch.compile if the image has Python's headers; Triton's ptxas knows the GPUs "
+    "of the recipe's `hosts.gpus`",
     run=run,
     skip=_skip,
     required=lambda promise: "gcc" in promise.pins,

@@ -1,4 +1,4 @@
-"""Compile and run with the image's compilers: C, C++, torch.compile, and where nvcc is, CUDA and an extension.
+"""Compile and run with the image's compilers: C, C++, torch.compile, and with nvcc CUDA and an extension.
 
 Triton's assembler is asked which GPUs it knows: torch.compile needs it for them.
 """
