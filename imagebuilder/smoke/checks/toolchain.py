@@ -9,7 +9,7 @@ from imagebuilder.catalog import numbers
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
-_SECONDS = 120
+_SECONDS = 240
 _COMPILATION_SECONDS = 100
 
 # Messages of compilers and linkers and what they mean here; the first match counts.
