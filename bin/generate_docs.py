@@ -21,9 +21,9 @@ from pydantic.fields import FieldInfo
 from imagebuilder import catalog, cli
 from imagebuilder.core import files
 from imagebuilder.recipe import Recipe
-from imagebuilder.recipe.init import schema_text
 from imagebuilder.smoke import evidence, report
 from imagebuilder.smoke.run import CHECKS
+from imagebuilder.workflow import schemas
 
 ROOT = Path(__file__).resolve().parents[1]
 _NOTICE = "<!-- Written by bin/generate_docs.py (`make docs`); change the code that it describes instead. -->"
@@ -46,7 +46,7 @@ def generated() -> dict[Path, str]:
     """Give the path and the whole text of every generated file."""
     reference = ROOT / "docs" / "reference"
     return {
-        ROOT / "recipes" / "recipe.schema.json": schema_text(),
+        ROOT / "recipes" / "recipe.schema.json": schemas.text(schemas.recipe()),
         reference / "recipe.md": _page(_recipe()),
         reference / "catalog.md": _page(_catalog()),
         reference / "cli.md": _page(_cli()),

@@ -108,7 +108,7 @@ def environment(selection: Selection, lock: Lock) -> dict[str, str]:
     """Return all variables of the image. The recipe's win, then components', the venv's and the base's."""
     env = {"PATH": PATH, "VIRTUAL_ENV": VENV, "LANG": "C.UTF-8"}
     for part in selection.parts:
-        env |= part.env
+        env |= part.env(lock.pins.get(part.component.name, ""))
     return _on_top(inherited_env(lock.image.env) if lock.image else {}, {**env, **selection.recipe.env})
 
 
