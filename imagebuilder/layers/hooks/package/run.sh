@@ -8,6 +8,7 @@ root=$place/root
 cp -R -P --preserve=mode project/. "$root/build/project"
 find "$root/build/project" -exec touch -h -d @0 {} +
 cp hooks/wheel.py "$root/build/wheel.py"
-perl hooks/confine.pl alone "$root" /build/venv/bin/python -s /build/wheel.py >said 2>&1
+# Once more without variables: the shell of this script has set PWD, which differs between builds.
+sh hooks/environment.sh perl hooks/confine.pl alone "$root" /build/venv/bin/python -s /build/wheel.py >said 2>&1
 # This may be a link, which stays one: the code that reads it checks that.
 mv "$root/build/product.whl" product.whl
