@@ -16,10 +16,12 @@ from imagebuilder.cli.base import (
     PlainHttp,
     PlatformName,
     ProgressKind,
+    ProverKeys,
     SiteFile,
     StoreFolder,
     app,
     check_progress,
+    load_provers,
     open_store,
     out,
     out_json,
@@ -29,6 +31,7 @@ from imagebuilder.cli.base import (
 if TYPE_CHECKING:
     from imagebuilder.plan import Project
     from imagebuilder.publish.attest.inspection import IndexInspection, Inspection
+    from imagebuilder.publish.attest.reports import AttachedReport
     from imagebuilder.publish.attest.verification import VerifyCheck
     from imagebuilder.publish.verify import Rebuild, Verified
     from imagebuilder.store import Store
@@ -46,6 +49,7 @@ def inspect(
         ),
     ],
     platform: PlatformName = "",
+    signed_by: ProverKeys = None,
     plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
@@ -56,7 +60,14 @@ def inspect(
     from imagebuilder.publish.attest import inspection
 
     settings = partial(detect, site)
-    found = inspection.inspect(target, open_store(store), settings, platform=platform, plain_http=plain_http)
+    found = inspection.inspect(
+        target,
+        open_store(store),
+        settings,
+        provers=load_provers(signed_by),
+        platform=platform,
+        plain_http=plain_http,
+    )
     if isinstance(found, inspection.IndexInspection):
         _show_index(found, as_json=as_json)
     elif as_json:
@@ -122,6 +133,7 @@ def verify(
     key: _Key = None,
     recipe: _Recipe = None,
     signed_for: _SignedFor = "",
+    signed_by: ProverKeys = None,
     platform: PlatformName = "",
     rebuild: _RebuildToo = False,
     plain_http: PlainHttp = False,
@@ -145,6 +157,7 @@ def verify(
         own=source.of_recipe(recipe) if recipe else None,
         copied=read_locks(recipe).copied if recipe and rebuild else None,
         signed_for=signed_for,
+        provers=load_provers(signed_by),
         platform=platform,
         plain_http=plain_http,
     )
@@ -156,6 +169,7 @@ def verify(
     else:
         for result in verified.images:
             _show_checks(result.reference, result.checks, result.waivers)
+            _show_reports(result.reports)
         if verified.index is not None:
             _show_checks(verified.index.by_digest, verified.joint, ())
         out("verified" if verified.passed else "NOT verified")
@@ -170,6 +184,7 @@ def _told(verified: Verified) -> dict[str, object]:
             "digest": result.digest,
             "passed": result.passed,
             "checks": [dataclasses.asdict(check) for check in result.checks],
+            "reports": [dataclasses.asdict(report) for report in result.reports],
             "waivers": list(result.waivers),
         }
         for result in verified.images
@@ -208,6 +223,16 @@ def _show_checks(reference: str, checks: Sequence[VerifyCheck], waivers: Sequenc
         warn(f"these gates were waived when the image was pushed: {printable(', '.join(waivers))}")
 
 
+def _show_reports(reports: Sequence[AttachedReport]) -> None:
+    """Print one line for each report, and whether it is the proof that the recipe demands."""
+    from imagebuilder.core.yamlfile import printable
+
+    for report in reports:
+        out(f"{'proof' if not report.refusals else 'no proof':10} {printable(str(report))}")
+        if report.refusals and report.verdict != "none":
+            out(f"{'':10} {printable(', '.join(report.refusals))}")
+
+
 def _show(found: Inspection) -> None:
     from imagebuilder.core.progress import human
     from imagebuilder.core.yamlfile import printable
@@ -228,6 +253,8 @@ def _show(found: Inspection) -> None:
     for name, version in found.pins.items():
         row("pin", f"{name} {version}")
     row("report", f"{found.verdict}: {found.report}")
+    row("demands", found.policy)
+    _show_reports(found.reports)
     row("signature", found.signature)
     for document in found.documents:
         row(

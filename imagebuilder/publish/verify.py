@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from imagebuilder.core import labels as label_names
@@ -40,6 +40,7 @@ class VerifyRequest:
         own: a recipe and lock that the image must be made from; None for the attached ones.
         copied: the user's files beside that recipe, to build the image from again; None if they are not read.
         signed_for: the repository that signatures must name; "" for the image's own.
+        provers: further keys that may have signed reports, by name.
         platform: check only this platform's image; "" for all.
         plain_http: use plain HTTP with a registry that does not speak TLS.
 
@@ -50,6 +51,7 @@ class VerifyRequest:
     own: RecipeSource | None = None
     copied: Copied | None = None
     signed_for: str = ""
+    provers: Mapping[str, EllipticCurvePublicKey] = field(default_factory=dict)
     platform: str = ""
     plain_http: bool = False
 
@@ -91,7 +93,7 @@ def verify(request: VerifyRequest, store: Store, site: Site, rebuild: Rebuild | 
         RegistryError: the registry does not have the image, or cannot be reached.
 
     """
-    if request.signed_for and request.key is None:
+    if request.signed_for and request.key is None and not request.provers:
         raise InputError(
             "--signed-for has no effect without a key", where="imagebuilder verify", hint="add --key FILE"
         )
@@ -102,7 +104,7 @@ def verify(request: VerifyRequest, store: Store, site: Site, rebuild: Rebuild | 
     parts = {"": client} if index is None else whole.parts(index, client, options, request.platform)
     results: dict[str, Verification] = {}
     for name, part in parts.items():
-        image = published.read(part, request.key, repository)
+        image = published.read(part, request.key, repository, request.provers)
         require_platform(request.platform, [image.platform], request.target)
         task = VerifyTask(published=image, keyed=request.key is not None, own=request.own, store=store)
         result = verification.verify(task, part)

@@ -9,7 +9,7 @@ import pytest
 
 from imagebuilder.plan.sshkeys import make_keys
 from tests.integration.conftest import ROOT, Built
-from tests.support.pods import SCRIPTS, docker, operator_keys, pods, volume
+from tests.support.pods import SCRIPTS, docker, given, operator_keys, pods, volume
 
 # What the operator gives its launcher (pkg/controller/mpi_job_controller.go): Open MPI 4's names.
 OPERATOR = {
@@ -25,13 +25,9 @@ ONE_THREAD = ("-e", "OMP_NUM_THREADS=1")
 HOMES = {"cpu-mpi": "/home/trainer", "cuda12-torch": "/root"}
 
 
-def variables(values: dict[str, str]) -> list[str]:
-    return [word for name, value in values.items() for word in ("-e", f"{name}={value}")]
-
-
 @pytest.mark.parametrize("recipe", sorted(HOMES))
 def test_a_job_of_the_kubeflow_mpi_operator(recipe: str, built: Built, tmp_path: Path) -> None:
-    secret = operator_keys(tmp_path / "keys", root=HOMES[recipe] == "/root")
+    secret = operator_keys(tmp_path / "keys", mode=0o600 if HOMES[recipe] == "/root" else 0o644)
     tmp_path.chmod(0o755)
     keys = ("-v", f"{secret}:{HOMES[recipe]}/.ssh:ro")
     hosts = [f"fit-worker-{index}.fit-worker.team.svc" for index in range(2)]
@@ -44,9 +40,9 @@ def test_a_job_of_the_kubeflow_mpi_operator(recipe: str, built: Built, tmp_path:
             short = ("--hostname", host.partition(".")[0], "--entrypoint", "/usr/sbin/sshd")
             job.start(host, *keys, *short, "-e", "K_MPI_JOB_ROLE=worker", command=["-De"])
         launcher = (*keys, "-v", f"{config}:/etc/mpi:ro", "--entrypoint", "mpirun")
-        given = variables({**OPERATOR, "LEARNING_RATE": "0.25"})
+        values = given({**OPERATOR, "LEARNING_RATE": "0.25"})
         script = ["-n", "2", "-x", "LEARNING_RATE", "python", f"{SCRIPTS}/mpi_regression.py"]
-        result = job.run("fit-launcher", *launcher, *given, command=script)
+        result = job.run("fit-launcher", *launcher, *values, command=script)
     assert result.stdout == (
         "ranks 2 on fit-worker-0 fit-worker-1 | rate 0.25 | y = 3.000 x + -2.000 | same True\n"
     )
@@ -81,9 +77,9 @@ def test_a_ddp_script_by_mpirun_between_ssh_nodes(built: Built, tmp_path: Path) 
         first, second = (job.start(host, *mount, *ONE_THREAD) for host in ("first", "second"))
         await_sshd(second)
         hosts = ["--host", "first:1,second:1"]
-        given = ["-x", "MASTER_ADDR=first", "-x", "MASTER_PORT=29500"]
+        place = ["-x", "MASTER_ADDR=first", "-x", "MASTER_PORT=29500"]
         script = ["python", f"{SCRIPTS}/ddp_mpirun.py", "--snapshot=/tmp/snapshot.pt"]
-        result = docker("exec", first, "mpirun", "-n", "2", *hosts, *given, *script)
+        result = docker("exec", first, "mpirun", "-n", "2", *hosts, *place, *script)
     require_learnt(result.stdout)
 
 
