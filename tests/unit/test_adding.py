@@ -97,7 +97,7 @@ def test_the_check_runs_with_the_framework(found: Any) -> None:
 def test_the_pages_of_the_reference_tell_of_them(copy: Path) -> None:
     run_there(copy, "bin/generate_docs.py")
     pages = {path.name: path.read_text(encoding="utf-8") for path in (copy / "docs/reference").glob("*.md")}
-    assert "\n## hwloc\n\nhwloc, which tells MPI how the host's cores and devices lie.\n" in pages["catalog.md"]
+    assert "\n## hwloc\n\nhwloc, the map of a host for MPI.\n" in pages["catalog.md"]
     assert "the smoke test's `greeting`, `training` run with it" in pages["catalog.md"]
     assert "- [`toytrain`](catalog.md#toytrain): a library that trains nothing" in pages["recipe.md"]
     assert "every rank has one of each rank" in pages["checks.md"]
