@@ -54,11 +54,10 @@ class Part:
         """Python requirements that come with the pinned one."""
         return self.filled((*self.provider.wheels, *(self.provider.devel_wheels if self.devel else ())))
 
-    @property
-    def env(self) -> dict[str, str]:
-        """Variables of the image."""
+    def env(self, version: str = "") -> dict[str, str]:
+        """Return variables of the image; a version is the locked one, by default the pin."""
         env = {**self.component.env, **self.provider.env}
-        return dict(zip(env, self.filled(tuple(env.values())), strict=True))
+        return dict(zip(env, self.filled(tuple(env.values()), version), strict=True))
 
     @property
     def links(self) -> dict[str, str]:
@@ -155,8 +154,10 @@ def _chosen(asked: Selection) -> Selection:
     missing = needed - pins.keys()
     for name, component in asked.components.items():
         # Missing pins count here: components that they would include may lack further pins.
-        included = component.include == "always" or (
-            component.include == "devel" and recipe.devel and component.like in {*pins, *needed}
+        included = (
+            component.include == "always"
+            or (component.include == "devel" and recipe.devel and component.like in {*pins, *needed})
+            or bool(set(component.fabrics) & set(recipe.fabric))
         )
         if name not in pins and not included:
             continue

@@ -61,6 +61,7 @@ def init(
 ) -> None:
     """Write a recipe to start from. Adds its JSON Schema, for editors."""
     from imagebuilder.recipe import init as starting
+    from imagebuilder.workflow import schemas
 
     if sum(map(bool, (recipe, image, file))) > 1:
         raise InputError(
@@ -83,7 +84,7 @@ def init(
         name = recipe or "cuda12-torch"
         text = starting.shipped(name)
         path = starting.place(folder, name, force=force)
-    for written in starting.write(path, text):
+    for written in starting.write(path, text, schemas.text(schemas.recipe())):
         out(f"wrote {written}")
     if notes:
         out(f"  its end says what was left out or changed: {notes} note{'s' if notes > 1 else ''}")
@@ -91,11 +92,13 @@ def init(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of a recipe."""
-    from imagebuilder import recipe
+def schema(
+    of_site: Annotated[bool, typer.Option("--site-file", help="Of a site file instead.")] = False,
+) -> None:
+    """Print the JSON Schema of a recipe, for editors."""
+    from imagebuilder.workflow import schemas
 
-    out_json(recipe.schema())
+    out_json(schemas.site_file() if of_site else schemas.recipe())
 
 
 @app.command()

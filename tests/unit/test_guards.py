@@ -66,7 +66,7 @@ def modules() -> list[Path]:
     return [
         path
         for path in sorted(PACKAGE.rglob("*.py"))
-        if not path.relative_to(PACKAGE).as_posix().startswith(INSIDE)
+        if not path.relative_to(PACKAGE).as_posix().startswith((*INSIDE, "__main__"))
     ]
 
 

@@ -247,7 +247,7 @@ def _config(made: GrowingRecipe, contents: Inventory) -> None:
     port = _FREE_PORT if user != "root" and contents.port == _SSH_PORT else contents.port
     if (user, port) != ("root", _SSH_PORT):
         made.offer(f"USER {user}, sshd on port {port}", ssh={"port": port, "user": user})
-    brought = {name for part in made.parts() for name in part.env}
+    brought = {name for part in made.parts() for name in part.env()}
     own = {
         name: text
         for name, text in contents.env.items()
