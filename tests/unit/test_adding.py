@@ -72,7 +72,7 @@ def test_the_added_files_replace_none() -> None:
 
 
 def test_a_component_is_one_file(found: Any) -> None:
-    assert set(found["names"]) == catalog.names() | {"ucx", "toytrain"}
+    assert set(found["names"]) == catalog.names() | {"hwloc", "toytrain"}
 
 
 def test_a_check_has_its_place_among_the_others(found: Any) -> None:
@@ -97,7 +97,7 @@ def test_the_check_runs_with_the_framework(found: Any) -> None:
 def test_the_pages_of_the_reference_tell_of_them(copy: Path) -> None:
     run_there(copy, "bin/generate_docs.py")
     pages = {path.name: path.read_text(encoding="utf-8") for path in (copy / "docs/reference").glob("*.md")}
-    assert "\n## ucx\n\nUCX, the transport library below MPI.\n" in pages["catalog.md"]
+    assert "\n## hwloc\n\nhwloc, the map of a host for MPI.\n" in pages["catalog.md"]
     assert "the smoke test's `greeting`, `training` run with it" in pages["catalog.md"]
     assert "- [`toytrain`](catalog.md#toytrain): a library that trains nothing" in pages["recipe.md"]
     assert "every rank has one of each rank" in pages["checks.md"]
