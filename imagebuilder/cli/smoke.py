@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -188,7 +189,7 @@ def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> 
     """Find the image to test; an image of the store is loaded into the engine first."""
     from imagebuilder.smoke import engine as engines
     from imagebuilder.smoke import target as targets
-    from imagebuilder.workflow import built_image, labels
+    from imagebuilder.workflow import built_image, labels, named, read_recipe
 
     if runtime == "process":
         return targets.from_environment()
@@ -200,4 +201,7 @@ def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> 
         with engines.connect(cast("Any", runtime)) as engine:
             return engines.look_up(engine, text)
     reference = load_image(image, store, runtime)
-    return targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+    found = targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+    word = named(text)
+    gpus = read_recipe(word.path)[0].recipe.hosts.gpus if word.is_recipe else ()
+    return replace(found, gpus=gpus)

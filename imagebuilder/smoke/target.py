@@ -41,6 +41,7 @@ class SmokeTarget:
         baked_keys: the image has an ssh key in a layer, so a job needs none.
         training: the user's own training check; None if the recipe has none.
         allowed_env: variables of a job or a host that the recipe allows in the image, with its reasons.
+        gpus: compute capabilities of the hosts' GPUs, as the recipe says; only known if the recipe is.
 
     """
 
@@ -55,6 +56,7 @@ class SmokeTarget:
     baked_keys: bool = False
     training: TrainingCheck | None = None
     allowed_env: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[str, ...] = ()
 
     def pin(self, name: str) -> str:
         """Return a component's version; empty if it is not pinned."""
