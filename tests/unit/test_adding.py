@@ -12,6 +12,7 @@ import pytest
 
 from imagebuilder import catalog
 from imagebuilder.core import process
+from imagebuilder.launch import targets
 from imagebuilder.smoke.run import CHECKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +22,7 @@ SCRIPT = """
 import json, sys
 from types import SimpleNamespace as Some
 from imagebuilder import catalog
+from imagebuilder.launch import targets
 from imagebuilder.plan.config import version
 from imagebuilder.smoke import data, run, verdict
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
@@ -31,6 +33,7 @@ target = SmokeTarget(reference="x", recipe="x", lock="", pins=(("toytrain", "3.4
 report = run.run_smoke(target, options, store=None, site=None)
 print(json.dumps({
     "names": sorted(catalog.names()),
+    "targets": {name: targets.load(name).header.run for name in targets.names()},
     "frameworks": list(catalog.frameworks()),
     "checks": [check.name for check in run.CHECKS],
     "tag": version(
@@ -73,6 +76,11 @@ def test_the_added_files_replace_none() -> None:
 
 def test_a_component_is_one_file(found: Any) -> None:
     assert set(found["names"]) == catalog.names() | {"hwloc", "toytrain"}
+
+
+def test_a_target_is_one_file(found: Any) -> None:
+    assert set(found["targets"]) == {*targets.names(), "plain"}
+    assert found["targets"]["plain"] == "sh run.sh"
 
 
 def test_a_check_has_its_place_among_the_others(found: Any) -> None:
