@@ -38,6 +38,7 @@ _BUILD_SECONDS = 3600
 GROUPS = {
     "nodes with torch": (
         "test_checkpoints",
+        "test_examples",
         "test_launched",
         "test_main_job",
         "test_peers",

@@ -152,3 +152,33 @@ def test_a_changed_line_is_one_layer_and_some_kilobytes(recipe: Path, own: Store
     sent = json.loads(process.run([PROGRAM, *push], timeout=600).stdout)
     assert sent["digest"] == made["digest"]
     assert 0 < sent["pushed_bytes"] < 20_000
+
+
+def test_a_changed_line_is_proven_by_the_checks_that_it_can_change(
+    recipe: Path, own: Store, registry: str
+) -> None:
+    recipe.write_text(recipe.read_text() + "tags: [proven]\nchecks: {training: python train.py}\n")
+    train = recipe.parents[1] / "src" / "train.py"
+    train.write_text("print('imagebuilder-metric: loss=0.5')\n")
+    first = build(recipe, own)
+    smoke = ("smoke-test", recipe, "--mode", "cpu", "--json", "--store", own.root)
+    process.run([PROGRAM, *smoke], timeout=600)
+    train.write_text("print('imagebuilder-metric: loss=0.25')\n")
+    build(recipe, own)
+    report = json.loads(process.run([PROGRAM, *smoke], timeout=600).stdout)
+    checks = {check["name"]: check for check in report["checks"]}
+    assert [name for name, check in checks.items() if check["reused"]] == ["failure"]
+    assert checks["failure"]["reused"]["digest"] == first["digest"]
+    assert checks["own-training"]["evidence"]["metrics"] == {"loss": 0.25}
+    # Another machine has only what the registry has.
+    target = f"{registry}/proven:proven"
+    process.run([PROGRAM, "push", recipe, f"{registry}/proven", "--store", own.root], timeout=600)
+    verified = process.run([PROGRAM, "verify", target, "--json"], timeout=600, check=False)
+    assert verified.code == 0, verified.stdout + verified.stderr
+    told = next(check for check in json.loads(verified.stdout)["checks"] if check["name"] == "report")
+    assert (told["status"], f"(1 of them reused from {str(first['digest'])[:19]})" in told["detail"]) == (
+        "passed",
+        True,
+    )
+    again = json.loads(process.run([PROGRAM, *smoke, "--again"], timeout=600).stdout)
+    assert (again["earlier"], [check for check in again["checks"] if check["reused"]]) == (None, [])
