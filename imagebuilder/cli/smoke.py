@@ -11,6 +11,7 @@ from imagebuilder.cli.base import (
     HtmlFile,
     Json,
     JunitFile,
+    PlainHttp,
     PlatformName,
     SiteFile,
     StoreFolder,
@@ -18,6 +19,7 @@ from imagebuilder.cli.base import (
     err,
     open_store,
     out,
+    warn,
     write_views,
 )
 from imagebuilder.cli.engines import load_image
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 _Target = Annotated[
     str,
     typer.Argument(
-        metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image in Docker or Podman."
+        metavar="[RECIPE|IMAGE]",
+        help="A recipe that was built, or any image: in Docker or Podman, or in a registry.",
     ),
 ]
 _Mode = Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")]
@@ -43,6 +46,14 @@ _NprocPerNode = Annotated[int, typer.Option("--nproc-per-node", help="Number of 
 _Checks = Annotated[
     list[str] | None,
     typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
+]
+_Expect = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect",
+        metavar="NAME=VERSION",
+        help="A version that must be loaded, such as nccl=2.27.5; may be repeated.",
+    ),
 ]
 _Patience = Annotated[float, typer.Option("--patience", help="Multiply every time limit by this factor.")]
 _Transport = Annotated[
@@ -77,6 +88,7 @@ def smoke_test(
     nodes: _Nodes = 2,
     nproc_per_node: _NprocPerNode = 1,
     checks: _Checks = None,
+    expect: _Expect = None,
     patience: _Patience = 1.0,
     transport: _Transport = "any",
     min_busbw: _MinBusbw = 0.0,
@@ -87,6 +99,7 @@ def smoke_test(
     report: _Report = None,
     html: HtmlFile = None,
     junit: JunitFile = None,
+    plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
     as_json: Json = False,
@@ -95,7 +108,7 @@ def smoke_test(
     from imagebuilder.host.site import detect
     from imagebuilder.smoke import report as reports
     from imagebuilder.smoke.run import Watch, run_smoke
-    from imagebuilder.smoke.target import Scaling, SmokeOptions
+    from imagebuilder.smoke.target import Scaling, SmokeOptions, expecting
 
     options = SmokeOptions(
         mode=cast("Any", mode),
@@ -109,7 +122,7 @@ def smoke_test(
         scaling=Scaling(asked=scaling, workload=cast("Any", workload), epochs=epochs, full=full),
     )
     where = open_store(store)
-    found = _smoke_target(target, runtime, where, platform)
+    found = expecting(_smoke_target(target, runtime, where, platform, plain_http, site), expect or ())
     watch = Watch(ended=lambda check: err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
     result = run_smoke(found, options, store=where, site=detect(site), watch=watch)
     if result.digest and not checks:
@@ -123,15 +136,16 @@ def smoke_test(
     else:
         for line in reports.lines(result):
             out(line)
-        if result.passed and result.digest:
+        if result.passed and result.digest and found.origin == "built":
             out(f"next: imagebuilder push {target} REGISTRY/NAME")
     if not result.passed:
         raise typer.Exit(TestFailure.exit_code)
 
 
-def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> SmokeTarget:
+def _smoke_target(
+    text: str, runtime: str, store: Store, platform: str, plain_http: bool, site: Path | None
+) -> SmokeTarget:
     """Find the image to test; an image of the store is loaded into the engine first."""
-    from imagebuilder.smoke import engine as engines
     from imagebuilder.smoke import target as targets
     from imagebuilder.workflow import built_image, labels
 
@@ -142,7 +156,38 @@ def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> 
         raise InputError("no image is given", where="imagebuilder smoke-test", hint=hint)
     image = built_image(text, store, platform)
     if image is None:
-        with engines.connect(cast("Any", runtime)) as engine:
-            return engines.look_up(engine, text)
+        return _elsewhere(text, runtime, platform, plain_http, site)
     reference = load_image(image, store, runtime)
     return targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+
+
+def _elsewhere(text: str, runtime: str, platform: str, plain_http: bool, site: Path | None) -> SmokeTarget:
+    """Find an image that is not in the store: in the engine, or in the registry that its name says.
+
+    A name with a registry's host means what the registry has now, even if the engine has an older image.
+    """
+    from imagebuilder.core.reference import DOCKER_HUB, parse
+    from imagebuilder.errors import RegistryError
+    from imagebuilder.host.site import detect
+    from imagebuilder.publish import tested
+    from imagebuilder.smoke import engine as engines
+    from imagebuilder.workflow import named
+
+    with engines.connect(cast("Any", runtime)) as engine:
+        in_registry = named(text).in_registry
+        is_there = not in_registry or engines.has(engine, text)
+        if not in_registry or (is_there and parse(text).host in {DOCKER_HUB, "localhost"}):
+            return engines.look_up(engine, text)
+        try:
+            image = tested.find(text, detect(site), platform=platform, plain_http=plain_http)
+        except RegistryError as error:
+            if not is_there:
+                raise
+            warn(f"the image that {engine.kind} has is tested: {error}")
+            return engines.look_up(engine, text)
+        if not engines.has(engine, image.reference):
+            err(f"{engine.kind} pulls {image.reference}")
+            engines.pull(engine, image.repository, image.digest)
+        source = f"lock {image.lock[:12]}, which is attached" if image.lock else "its labels"
+        err(f"tests {image.reference}; what it promises is from {source}")
+        return engines.look_up(engine, image.reference, image.digest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import signal
 import threading
 import time
@@ -47,6 +48,10 @@ _CAVEATS: Mapping[Mode, str] = {
     ),
     "multi-gpu": "the nodes were on one host: no network between machines was exercised",
 }
+
+
+# Checks that an image without ssh, MPI or a framework leaves out.
+_BETWEEN = frozenset({"ssh", "environment", "mpirun", "rendezvous", "collectives", "training", "failure"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +112,8 @@ def run_smoke(
     return Report(
         tool=f"imagebuilder {__version__}",
         recipe=target.recipe,
-        lock=target.lock,
+        # A derived image has more than its base's lock names.
+        lock="" if target.origin == "derived" else target.lock,
         digest=target.digest,
         reference=target.reference,
         pins=dict(target.pins),
@@ -153,7 +159,8 @@ def choose_mode(options: SmokeOptions, found: tuple[str, ...], where: str) -> tu
 
 def _digits_needed(target: SmokeTarget, options: SmokeOptions) -> tuple[bool, ...]:
     """Return the digits that a run needs: 5000, all, or both."""
-    if not are_needed(dict(target.pins)):
+    # What an image of others has is known only when it runs.
+    if target.origin != "foreign" and not are_needed(dict(target.pins)):
         return ()
     asked = [check for check in CHECKS if not options.only or check.name in options.only]
     amounts = {check.digits(options) for check in asked}
@@ -176,8 +183,11 @@ def _in_containers(
             engine_version=engine.version,
         )
         place = _Place(runtime=engine.kind, mode=mode, mode_reason=reason, host=host)
-        with runtime.start(engine, target, options, mode, secrets.token_hex(6)) as cluster:
+        run_id = secrets.token_hex(6)
+        with runtime.start(engine, target, options, mode, run_id) as cluster:
             watch.started(cluster)
+            if target.origin == "foreign":
+                target = cluster.prepare(target, run_id)
             session = Session(cluster, target, options, mode, image_environment, fetch)
             return place, _all_checks(session, watch)
 
@@ -254,7 +264,27 @@ def _not_running(check: Check, session: Session) -> str:
 
 def _caveats(target: SmokeTarget, mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
     computed = any(result.name == "collectives" and result.status != "skipped" for result in results)
-    return (*((_CAVEATS[mode],) if computed else ()), *((_BAKED,) if target.baked_keys else ()))
+    return (
+        *_origin(target, results),
+        *((_CAVEATS[mode],) if computed else ()),
+        *((_BAKED,) if target.baked_keys else ()),
+    )
+
+
+def _origin(target: SmokeTarget, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
+    """Say what an image is that imagebuilder did not build, and what nobody therefore promised."""
+    if target.origin == "derived":
+        count = f"{len(target.on_top)} step{'s' if target.on_top[1:] else ''}"
+        return (f"derived from {target.base}, with {count} on top: {'; '.join(target.on_top)}",)
+    if target.origin == "built":
+        return ()
+    without = [result.name for result in results if result.status == "skipped" and result.name in _BETWEEN]
+    notes = ["imagebuilder did not build this image: what it should contain is known only from --expect"]
+    if target.entrypoint:
+        notes.append(f"its entrypoint was not run: {shlex.join(target.entrypoint)[:200]}")
+    if without:
+        notes.append(f"not shown, see the reasons above: {', '.join(without)}")
+    return tuple(notes)
 
 
 @contextlib.contextmanager

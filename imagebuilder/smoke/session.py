@@ -148,7 +148,8 @@ class Session:
     @property
     def promise(self) -> Promise:
         """What the image promises in this run."""
-        return Promise(runtime=self.cluster.kind, mode=self.mode, pins=dict(self.target.pins))
+        pins = dict(self.target.pins)
+        return Promise(runtime=self.cluster.kind, mode=self.mode, pins=pins, ssh=self.target.has_ssh)
 
     def installed(self, check: str) -> Framework | None:
         """Choose the framework for a check: the first one that the image's Python has."""

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Literal, get_args
 
 from imagebuilder import catalog
 from imagebuilder.core import labels as label_names
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError
 
 ModeChoice = Literal["auto", "cpu", "one-gpu-shared", "multi-gpu"]
 RuntimeChoice = Literal["auto", "docker", "podman", "process"]
 TransportChoice = Literal["any", "socket", "ib", "ofi"]
 Workload = Literal["digits", "resnet"]
+# Whether imagebuilder built the image, somebody built on top of such an image, or neither.
+Origin = Literal["built", "derived", "foreign"]
 
 
 GIB = 1 << 30
 # Components that have an `mpirun`.
 _MPI = ("openmpi", "mpich")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+:~_-]{0,99}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,11 @@ class SmokeTarget:
         ssh_port, ssh_user: sshd's port, and the user that nodes log in as.
         baked_keys: the image has an ssh key in a layer, so a job needs none.
         allowed_env: variables of a job or a host that the recipe allows in the image, with its reasons.
+        origin: who built it.
+        base: of a derived image: the image of imagebuilder below it.
+        on_top: of a derived image: the steps that made its own layers, the lowest first.
+        entrypoint: of a derived or foreign image.
+        has_ssh: whether nodes can log in to each other.
 
     """
 
@@ -50,6 +60,11 @@ class SmokeTarget:
     ssh_user: str = "root"
     baked_keys: bool = False
     allowed_env: tuple[tuple[str, str], ...] = ()
+    origin: Origin = "built"
+    base: str = ""
+    on_top: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    has_ssh: bool = True
 
     def pin(self, name: str) -> str:
         """Return a component's version; empty if it is not pinned."""
@@ -69,12 +84,14 @@ class Promise:
         runtime: what runs the nodes: `docker`, `podman` or `process`.
         mode: how tensors are sent.
         pins: component and version.
+        ssh: whether it has an sshd, as every image of imagebuilder.
 
     """
 
     runtime: str
     mode: str
     pins: Mapping[str, str]
+    ssh: bool = True
 
     @property
     def contained(self) -> bool:
@@ -85,6 +102,11 @@ class Promise:
     def mpi(self) -> bool:
         """Whether `mpirun` must reach the other nodes."""
         return self.contained and any(name in self.pins for name in _MPI)
+
+    @property
+    def logins(self) -> bool:
+        """Whether nodes must be able to log in to each other."""
+        return self.contained and self.ssh
 
     def framework(self, check: str) -> bool:
         """Return True if a framework is pinned that has a script for this check."""
@@ -222,6 +244,57 @@ def from_labels(
         baked_keys=labels.get(label_names.SSH_KEYS) == "baked",
         allowed_env=tuple(label_names.allowed_env(labels).items()),
     )
+
+
+def from_image(
+    reference: str, labels: Mapping[str, str], *, digest: str = "", entrypoint: Sequence[str] = ()
+) -> SmokeTarget:
+    """Read what an image promises; one without labels of imagebuilder promises nothing.
+
+    Raises:
+        InputError: a label of imagebuilder is missing or damaged.
+
+    """
+    if any(name.startswith(label_names.OWN) for name in labels):
+        return dataclasses.replace(
+            from_labels(reference, labels, digest=digest), entrypoint=tuple(entrypoint)
+        )
+    return SmokeTarget(
+        reference=reference,
+        digest=digest,
+        recipe="",
+        lock="",
+        pins=(),
+        origin="foreign",
+        entrypoint=tuple(entrypoint),
+    )
+
+
+def expecting(target: SmokeTarget, expected: Sequence[str]) -> SmokeTarget:
+    """Add expected versions (`nccl=2.27.5`) to a target's pins.
+
+    Raises:
+        InputError: one is not `COMPONENT=VERSION`, or no component that can be asked has that name.
+
+    """
+    known = sorted(name for name, component in catalog.load().items() if component.probe)
+    pins = dict(target.pins)
+    for text in expected:
+        name, _, version = text.partition("=")
+        if not _VERSION.fullmatch(version):
+            raise InputError(
+                f"`{printable(text)}` is not a component and a version",
+                where="--expect",
+                hint="write it as in --expect nccl=2.27.5",
+            )
+        if name not in known:
+            raise InputError(
+                f"`{printable(name)}` is not a component whose version can be asked",
+                where="--expect",
+                hint=f"components: {', '.join(known)}",
+            )
+        pins[name] = version
+    return dataclasses.replace(target, pins=tuple(sorted(pins.items())))
 
 
 def from_environment() -> SmokeTarget:

@@ -26,6 +26,11 @@ def hostname_reason(session: Session) -> str:
     return "the nodes are processes of one host" if session.cluster.kind == "process" else ""
 
 
+def login_reason(session: Session) -> str:
+    """Say why a check that needs ssh between nodes cannot run."""
+    return hostname_reason(session) or ("" if session.target.has_ssh else "no ssh and sshd in this image")
+
+
 def framework_reason(session: Session, check: str) -> str:
     """Say why a check that needs a framework cannot run. It always runs if a framework is pinned."""
     if session.framework(check):

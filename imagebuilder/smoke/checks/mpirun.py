@@ -67,6 +67,8 @@ def _skip(session: Session) -> str:
     reason = hostname_reason(session)
     if not reason and not session.facts.get("mpirun") and not session.target.mpi:
         reason = "no MPI in this image"
+    if not reason and not session.target.has_ssh:
+        reason = "mpirun is in this image, but no ssh and sshd, with which it starts ranks on other nodes"
     return reason
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from imagebuilder.smoke.checks import hostname_reason
+from imagebuilder.smoke.checks import login_reason
 from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
@@ -84,6 +84,6 @@ CHECK = Check(
     criterion="every node reaches every other as the labelled user, with nothing but its name; no "
     "known_hosts file changes",
     run=run,
-    skip=hostname_reason,
-    required=lambda promise: promise.contained,
+    skip=login_reason,
+    required=lambda promise: promise.logins,
 )

@@ -17,6 +17,8 @@ FOLDER = "/tmp/imagebuilder-smoke"  # noqa: S108 - inside the containers, which 
 SHARED = f"{FOLDER}/shared"
 PAYLOAD = Path(__file__).parents[1] / "payload"
 
+RuntimeKind = Literal["docker", "podman", "process"]
+
 # Seconds that the other ranks have to end by themselves after one has failed. Otherwise a collective whose
 # peer died would wait for its whole time limit.
 _GRACE = 5.0
@@ -155,7 +157,7 @@ class Node(Protocol):
 class Cluster(Protocol):
     """Nodes that can reach each other; hides the differences between the runtimes."""
 
-    kind: Literal["docker", "podman", "process"]
+    kind: RuntimeKind
     folder: str
     python: tuple[str, ...]
     subnet: str
