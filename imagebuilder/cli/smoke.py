@@ -39,7 +39,16 @@ _Target = Annotated[
 ]
 _Mode = Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")]
 _Runtime = Annotated[
-    str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
+    str,
+    typer.Option(
+        "--runtime", help="auto, docker, podman, process (no containers: this Python) or ssh (--hosts)."
+    ),
+]
+_Hosts = Annotated[
+    str,
+    typer.Option(
+        "--hosts", metavar="A,B", help="For --runtime ssh: hosts that run already, as your ssh knows them."
+    ),
 ]
 _Nodes = Annotated[int, typer.Option("--nodes", help="Number of nodes, at least two.")]
 _NprocPerNode = Annotated[int, typer.Option("--nproc-per-node", help="Number of ranks on each node.")]
@@ -85,6 +94,7 @@ def smoke_test(
     platform: PlatformName = "",
     mode: _Mode = "auto",
     runtime: _Runtime = "auto",
+    hosts: _Hosts = "",
     nodes: _Nodes = 2,
     nproc_per_node: _NprocPerNode = 1,
     checks: _Checks = None,
@@ -107,13 +117,16 @@ def smoke_test(
     """Test an image in two containers. Exit code 0: passed, 1: failed, 2: could not run."""
     from imagebuilder.host.site import detect
     from imagebuilder.smoke import report as reports
+    from imagebuilder.smoke.nodes import remote
     from imagebuilder.smoke.run import Watch, run_smoke
     from imagebuilder.smoke.target import Scaling, SmokeOptions, expecting
 
+    named = remote.checked(hosts) if hosts else ()
     options = SmokeOptions(
         mode=cast("Any", mode),
         runtime=cast("Any", runtime),
-        nodes=nodes,
+        nodes=len(named) if named else nodes,
+        hosts=named,
         nproc_per_node=nproc_per_node,
         patience=patience,
         only=frozenset(checks or ()),
@@ -122,7 +135,7 @@ def smoke_test(
         scaling=Scaling(asked=scaling, workload=cast("Any", workload), epochs=epochs, full=full),
     )
     where = open_store(store)
-    found = expecting(_smoke_target(target, runtime, where, platform, plain_http, site), expect or ())
+    found = expecting(_smoke_target(target, runtime, where, platform, plain_http, site, named), expect or ())
     watch = Watch(ended=lambda check: err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
     result = run_smoke(found, options, store=where, site=detect(site), watch=watch)
     if result.digest and not checks:
@@ -143,7 +156,13 @@ def smoke_test(
 
 
 def _smoke_target(
-    text: str, runtime: str, store: Store, platform: str, plain_http: bool, site: Path | None
+    text: str,
+    runtime: str,
+    store: Store,
+    platform: str,
+    plain_http: bool,
+    site: Path | None,
+    hosts: tuple[str, ...],
 ) -> SmokeTarget:
     """Find the image to test; an image of the store is loaded into the engine first."""
     from imagebuilder.smoke import target as targets
@@ -151,6 +170,10 @@ def _smoke_target(
 
     if runtime == "process":
         return targets.from_environment()
+    if hosts:
+        if text:
+            raise InputError("hosts run already, so no image is started on them", where="--runtime ssh")
+        return targets.on_hosts(hosts)
     if not text:
         hint = "name a recipe that was built, or an image"
         raise InputError("no image is given", where="imagebuilder smoke-test", hint=hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
 import shlex
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
 from imagebuilder import __version__
 from imagebuilder.errors import EnvironmentFault, InputError
@@ -24,8 +24,8 @@ from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.data import all_digits, are_needed, digits
 from imagebuilder.smoke.gpus import Gpus
 from imagebuilder.smoke.nodes import containers as runtime
-from imagebuilder.smoke.nodes import processes
-from imagebuilder.smoke.nodes.cluster import Cluster
+from imagebuilder.smoke.nodes import processes, remote
+from imagebuilder.smoke.nodes.cluster import Cluster, RuntimeKind
 from imagebuilder.smoke.report import CheckResult, Finding, Host, Mode, Report, verdict
 from imagebuilder.smoke.session import Check, CheckFailed, Session
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
@@ -50,6 +50,7 @@ _CAVEATS: Mapping[Mode, str] = {
 }
 
 
+_REAL = ("ssh", "multi-gpu")
 # Checks that an image without ssh, MPI or a framework leaves out.
 _BETWEEN = frozenset({"ssh", "environment", "mpirun", "rendezvous", "collectives", "training", "failure"})
 
@@ -67,10 +68,11 @@ class Watch:
 class _Place:
     """Where the nodes run."""
 
-    runtime: Literal["docker", "podman", "process"]
+    runtime: RuntimeKind
     mode: Mode
     mode_reason: str
     host: Host
+    notes: tuple[str, ...] = ()
 
 
 def run_smoke(
@@ -107,7 +109,7 @@ def run_smoke(
         fetch(full)
     started, clock = time.monotonic(), datetime.now(UTC)
     with _terminable():
-        run = _on_this_host if options.runtime == "process" else _in_containers
+        run = _RUNS.get(options.runtime, _in_containers)
         place, results = run(target, options, fetch, watch)
     return Report(
         tool=f"imagebuilder {__version__}",
@@ -122,7 +124,7 @@ def run_smoke(
         nproc_per_node=options.nproc_per_node,
         mode=place.mode,
         mode_reason=place.mode_reason,
-        caveats=_caveats(target, place.mode, results),
+        caveats=(*_caveats(target, place, results), *place.notes),
         host=place.host,
         checks=results,
         started=clock.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -212,6 +214,39 @@ def _on_this_host(
         return place, _all_checks(session, watch)
 
 
+def _on_hosts(
+    target: SmokeTarget, options: SmokeOptions, fetch: Callable[[bool], Path], watch: Watch
+) -> tuple[_Place, tuple[CheckResult, ...]]:
+    with remote.start(options.hosts, secrets.token_hex(6)) as cluster:
+        found = cluster.gpus() if options.mode != "cpu" else ()
+        # Every host needs a GPU for each of its ranks: hosts share none.
+        usable = min((len(gpus.names) for gpus in found), default=0) >= options.nproc_per_node
+        names = tuple(name for gpus in found for name in gpus.names) if usable else ()
+        mode, reason = choose_mode(options, names, "each host" if not names else "all hosts together")
+        first = cluster.facts[0]
+        host = Host(
+            cores=first.cores,
+            memory_bytes=first.memory_bytes,
+            gpus=names if mode != "cpu" else (),
+            driver=found[0].driver if found else "",
+            engine="none",
+            engine_version="",
+        )
+        notes = tuple(
+            f"{node.name} is {facts.host}, {facts.cores} cores, {facts.memory_bytes >> 30} GiB, "
+            f"Python {facts.python}"
+            for node, facts in zip(cluster.nodes, cluster.facts, strict=True)
+        )
+        place = _Place(runtime="ssh", mode=mode, mode_reason=reason, host=host, notes=notes)
+        target = dataclasses.replace(target, ssh_user=first.user)
+        watch.started(cluster)
+        session = Session(cluster, target, options, mode, {}, fetch)
+        return place, _all_checks(session, watch)
+
+
+_RUNS = {"process": _on_this_host, "ssh": _on_hosts}
+
+
 def _all_checks(session: Session, watch: Watch) -> tuple[CheckResult, ...]:
     results = []
     for check in CHECKS:
@@ -262,11 +297,12 @@ def _not_running(check: Check, session: Session) -> str:
     return f"{' and '.join(ended)} ended, see `{CHECKS[0].name}`" if ended else ""
 
 
-def _caveats(target: SmokeTarget, mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
+def _caveats(target: SmokeTarget, place: _Place, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
     computed = any(result.name == "collectives" and result.status != "skipped" for result in results)
     return (
         *_origin(target, results),
-        *((_CAVEATS[mode],) if computed else ()),
+        # Real hosts have a network between them, which multi-gpu then uses.
+        *((_CAVEATS[place.mode],) if computed and (place.runtime, place.mode) != _REAL else ()),
         *((_BAKED,) if target.baked_keys else ()),
     )
 
@@ -279,7 +315,7 @@ def _origin(target: SmokeTarget, results: tuple[CheckResult, ...]) -> tuple[str,
     if target.origin == "built":
         return ()
     without = [result.name for result in results if result.status == "skipped" and result.name in _BETWEEN]
-    notes = ["imagebuilder did not build this image: what it should contain is known only from --expect"]
+    notes = ["what the image should contain is known only from --expect: its labels do not say it"]
     if target.entrypoint:
         notes.append(f"its entrypoint was not run: {shlex.join(target.entrypoint)[:200]}")
     if without:

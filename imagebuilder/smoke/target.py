@@ -15,7 +15,7 @@ from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError
 
 ModeChoice = Literal["auto", "cpu", "one-gpu-shared", "multi-gpu"]
-RuntimeChoice = Literal["auto", "docker", "podman", "process"]
+RuntimeChoice = Literal["auto", "docker", "podman", "process", "ssh"]
 TransportChoice = Literal["any", "socket", "ib", "ofi"]
 Workload = Literal["digits", "resnet"]
 # Whether imagebuilder built the image, somebody built on top of such an image, or neither.
@@ -81,7 +81,7 @@ class Promise:
     """What an image promises by its pins, and where it is tested. This decides which checks must pass.
 
     Attributes:
-        runtime: what runs the nodes: `docker`, `podman` or `process`.
+        runtime: what runs the nodes: `docker`, `podman`, `process` or `ssh`.
         mode: how tensors are sent.
         pins: component and version.
         ssh: whether it has an sshd, as every image of imagebuilder.
@@ -95,8 +95,13 @@ class Promise:
 
     @property
     def contained(self) -> bool:
-        """Whether each node is a container, with a name, an sshd and files of its own."""
+        """Whether each node has a name, an sshd and files of its own."""
         return self.runtime != "process"
+
+    @property
+    def started(self) -> bool:
+        """Whether the test starts the nodes, from an image."""
+        return self.runtime in {"docker", "podman"}
 
     @property
     def mpi(self) -> bool:
@@ -152,7 +157,8 @@ class SmokeOptions:
     Attributes:
         runtime: where the nodes run; `auto` takes the first engine that answers, Docker before Podman.
         mode: how tensors are sent; `auto` takes the best mode that the host can run.
-        nodes: number of nodes, at least two.
+        nodes: number of nodes, at least two; with `ssh`, that of the hosts.
+        hosts: for the runtime `ssh`: names of hosts, as for ssh.
         nproc_per_node: number of ranks on each node.
         shm_bytes: size of each node's /dev/shm.
         patience: factor on every time limit, for slow hosts.
@@ -168,6 +174,7 @@ class SmokeOptions:
     runtime: RuntimeChoice = "auto"
     mode: ModeChoice = "auto"
     nodes: int = 2
+    hosts: tuple[str, ...] = ()
     nproc_per_node: int = 1
     shm_bytes: int = GIB
     patience: float = 1.0
@@ -191,6 +198,10 @@ class SmokeOptions:
         ):
             if value not in choices:
                 raise InputError(f"`{value}` is unknown: choose {', '.join(choices)}", where=key)
+        if bool(self.hosts) != (self.runtime == "ssh"):
+            raise InputError(
+                "the runtime ssh needs `--hosts a,b`, and no other runtime takes it", where="--hosts"
+            )
         if not 2 <= self.nodes <= 16:
             raise InputError(f"{self.nodes} nodes: choose 2 to 16", where="--nodes")
         if not 1 <= self.nproc_per_node <= 8:
@@ -268,6 +279,11 @@ def from_image(
         origin="foreign",
         entrypoint=tuple(entrypoint),
     )
+
+
+def on_hosts(hosts: Sequence[str]) -> SmokeTarget:
+    """Take hosts that run already as the target; which image they run is unknown."""
+    return SmokeTarget(reference=" ".join(hosts), recipe="", lock="", pins=(), origin="foreign")
 
 
 def expecting(target: SmokeTarget, expected: Sequence[str]) -> SmokeTarget:

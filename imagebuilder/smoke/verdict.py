@@ -54,7 +54,7 @@ class Verdict(_Lenient):
             return "the nodes computed nothing together"
         if not self.passed:
             return "the report contradicts itself: every check passed, and `passed` is false"
-        return "" if self.runtime != "process" else "the test ran without containers"
+        return "" if self.runtime in {"docker", "podman"} else "the test ran without containers"
 
     def __str__(self) -> str:
         """Summarise it: `8 of 12 checks passed on 2 nodes, mode cpu`."""

@@ -12,6 +12,7 @@ from docker import DockerClient
 from imagebuilder.core import process
 from imagebuilder.smoke.report import CheckResult, Report, read
 from imagebuilder.store import Store
+from tests.integration.conftest import ROOT, Built
 from tests.support import otherimages
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
@@ -57,11 +58,12 @@ def test_what_a_dockerfile_forgot_is_named(openmpi: str, store: Store, tmp_path:
 
 
 def test_an_image_of_a_registry_is_pulled_and_its_digest_reported(
-    openmpi: str, engine: DockerClient, registry: str, tmp_path: Path, store: Store
+    openmpi: str, engine: DockerClient, registry: str, tmp_path: Path
 ) -> None:
     with otherimages.built(engine, otherimages.TRAINER, openmpi) as image:
         name = f"{registry}/{image}"
-        engine.api.tag(image, *name.rsplit(":", 1))
+        repository, _, tag = name.rpartition(":")
+        engine.api.tag(image, repository, tag)
         pushed = engine.images.push(name, stream=True, decode=True)
         (digest,) = [event["aux"]["Digest"] for event in pushed if "Digest" in event.get("aux", {})]
         engine.images.remove(name)
@@ -70,7 +72,7 @@ def test_an_image_of_a_registry_is_pulled_and_its_digest_reported(
     try:
         report, checks = smoke_test(name, tmp_path, own, "--expect", "openmpi=4.0.1")
     finally:
-        engine.images.remove(f"{name.rsplit(':', 1)[0]}@{digest}", force=True)
+        engine.images.remove(f"{repository}@{digest}", force=True)
     assert (report.digest, report.pins) == (digest, {"openmpi": "4.0.1"})
     assert own.report(digest).exists()
     failed = messages(checks)
@@ -83,3 +85,17 @@ def test_an_image_of_a_registry_is_pulled_and_its_digest_reported(
     assert checks["contents"].summary == (
         "Python is /usr/bin/python3, the user trainer; sshd listens on port 2222, no host key in the image"
     )
+
+
+def test_what_is_built_on_top_of_an_image_is_tested_as_what_it_is(
+    engine: DockerClient, built: Built, store: Store, tmp_path: Path
+) -> None:
+    base = built(ROOT / "recipes" / "cpu-mpi.yaml")
+    with otherimages.built(engine, otherimages.FORGOTTEN_USER, base) as image:
+        report, checks = smoke_test(image, tmp_path, store, "--check", "contents", "--check", "names")
+    assert (report.recipe, report.lock, report.reference) == ("", "", image)
+    (note,) = [text for text in report.caveats if text.startswith("derived from")]
+    assert note.startswith("derived from cpu-mpi@sha256:")
+    assert note.endswith(", with 2 steps on top: USER root; RUN touch /opt/mine")
+    said = "the image's user is `root`, and its base's sshd and keys are those of `trainer`"
+    assert said in messages(checks)["contents"]

@@ -1,4 +1,4 @@
-"""Images that imagebuilder did not build: made by the engine from ordinary Dockerfiles, on a minimal Debian."""
+"""Images that imagebuilder did not build: the engine makes them from ordinary Dockerfiles."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ FROM {base}
 RUN rm /etc/ssh/ssh_host_* && useradd -m trainer
 ENV GLOO_SOCKET_IFNAME=ib0
 USER trainer
+"""
+# On top of an image of imagebuilder whose user is not root: root is left where it should be given back.
+FORGOTTEN_USER = """\
+FROM {base}
+USER root
+RUN touch /opt/mine
 """
 
 

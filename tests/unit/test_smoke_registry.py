@@ -61,7 +61,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     with serve(FakeRegistry()) as registry:
         repository = f"{registry.host}/team/cpu"
         subject = bundle.subject_of(image, store)
-        publish.attach(Client(parse(repository), OPTIONS, "pull,push"), subject, [], None)
+        publish.attach(Client(parse(repository), OPTIONS, "pull,push"), subject, (), None)
         push(image, store, repository, ["one"], options=OPTIONS)
         yield World(repository, store, image, document)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from imagebuilder.plan import VENV
-from imagebuilder.smoke.checks import hostname_reason
+from imagebuilder.smoke.checks import container_reason
 from imagebuilder.smoke.nodes import foreign
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
@@ -175,6 +175,6 @@ CHECK = Check(
     "venv that the user can write to are there; no private host key is in the image. An image that "
     "imagebuilder did not build needs no sshd, but one that it has must start",
     run=run,
-    skip=hostname_reason,
-    required=lambda promise: promise.contained,
+    skip=container_reason,
+    required=lambda promise: promise.started,
 )

@@ -46,7 +46,8 @@ def run(session: Session) -> Passed:
     found = session.ranks([outcome])
     answered = sorted(str(entry["host"]) for entry in found)
     each = session.layout.nproc_per_node
-    if answered != sorted(hosts * each):
+    own = [session.cluster.own_name(index) for index in range(session.nnodes)]
+    if answered != sorted(own * each):
         raise CheckFailed(
             f"the ranks ran on {', '.join(answered)}, not {each if each > 1 else 'one'} on each of "
             f"{', '.join(hosts)}",

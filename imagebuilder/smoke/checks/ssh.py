@@ -38,7 +38,11 @@ def run(session: Session) -> Passed:
         node = session.nodes[here].name
         if not outcome.ok:
             findings.append(_failed(node, target, outcome))
-        elif outcome.stdout.split() != [session.nonce, target, session.target.ssh_user]:
+        elif outcome.stdout.split() != [
+            session.nonce,
+            session.cluster.own_name(there),
+            session.target.ssh_user,
+        ]:
             findings.append(
                 Finding(
                     node=node,

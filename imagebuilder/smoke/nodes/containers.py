@@ -176,6 +176,9 @@ class ContainerCluster:
         """Return the name by which the other nodes reach a node."""
         return self._nodes[index].name
 
+    def own_name(self, index: int) -> str:
+        return self._nodes[index].name
+
     def address(self, index: int) -> str:
         """Return a node's IP address."""
         container = self._nodes[index].container

@@ -14,6 +14,7 @@ from imagebuilder.smoke.nodes.cluster import Command, Node
 
 _SECONDS = 120.0
 _LINE = "@found "
+_NUMBERS = frozenset({"uid", "cores", "memory"})
 _PATH = re.compile(r"/[\x21-\x7e]{0,1000}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 # payload/common.py and its users need it.
@@ -46,6 +47,8 @@ echo "@found user $(id -un 2>/dev/null)"
 echo "@found uid $(id -u)"
 echo "@found home $(cd ~ 2>/dev/null && pwd)"
 echo "@found host $(uname -n)"
+echo "@found cores $(nproc 2>/dev/null || grep -c ^processor /proc/cpuinfo)"
+echo "@found memory $(sed -n 's/^MemTotal: *\([0-9]*\) kB$/\1/p' /proc/meminfo)"
 echo "@found python ${python:-$plain}"
 echo "@found ssh $(command -v ssh)"
 for path in "$(command -v sshd)" /usr/sbin/sshd /usr/local/sbin/sshd; do
@@ -65,6 +68,7 @@ class NodeFacts:
         host: the node's own host name.
         python: path of the interpreter that the test uses.
         ssh, sshd: paths of both programs.
+        cores, memory_bytes: of the host; 0 if unknown.
 
     """
 
@@ -75,6 +79,8 @@ class NodeFacts:
     python: str
     ssh: str
     sshd: str
+    cores: int = 0
+    memory_bytes: int = 0
 
 
 def discover(node: Node, folder: str) -> NodeFacts:
@@ -100,6 +106,8 @@ def discover(node: Node, folder: str) -> NodeFacts:
         python=_matching(_PATH, found.get("python", "")),
         ssh=_matching(_PATH, found.get("ssh", "")),
         sshd=_matching(_PATH, found.get("sshd", "")),
+        cores=int(found.get("cores", 0)),
+        memory_bytes=int(found.get("memory", 0)) << 10,
     )
     if not facts.python:
         raise InputError(
@@ -117,7 +125,9 @@ def parse(text: str) -> dict[str, str]:
     {'uid': '1000', 'python': '/opt/conda/bin/python'}
     """
     rows = (line.removeprefix(_LINE).partition(" ") for line in text.splitlines() if line.startswith(_LINE))
-    return {key: value for key, _, value in rows if key != "uid" or re.fullmatch(r"[0-9]{1,10}", value)}
+    return {
+        key: value for key, _, value in rows if key not in _NUMBERS or re.fullmatch(r"[0-9]{1,10}", value)
+    }
 
 
 def _matching(pattern: re.Pattern[str], text: str) -> str:
