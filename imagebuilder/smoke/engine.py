@@ -143,7 +143,8 @@ def _base(engine: Engine, image: Image, lock: str) -> str:
     layers = (image.attrs.get("RootFS") or {}).get("Layers") or []
     with explained("looking for the image's base"):
         candidates = engine.client.images.list(filters={"label": f"{label_names.LOCK}={lock}"})
-    for candidate in candidates:
+    # Several configs may have the same layers: the one with a name is the one that a Dockerfile named.
+    for candidate in sorted(candidates, key=lambda found: (not found.tags, str(found.id))):
         below = (candidate.attrs.get("RootFS") or {}).get("Layers") or []
         if candidate.id != image.id and below and below == layers[: len(below)] and not _on_top(candidate):
             known = sorted(_digests(candidate))

@@ -50,6 +50,7 @@ _CAVEATS: Mapping[Mode, str] = {
 }
 
 
+_NOT_ASKED = "not asked for"
 _REAL = ("ssh", "multi-gpu")
 # Checks that an image without ssh, MPI or a framework leaves out.
 _BETWEEN = frozenset({"ssh", "environment", "mpirun", "rendezvous", "collectives", "training", "failure"})
@@ -262,7 +263,7 @@ def _one_check(check: Check, session: Session) -> CheckResult:
     started = time.monotonic()
     before = len(session.steps)
     asked = not session.options.only or check.name in session.options.only
-    reason = (check.skip(session) or _not_running(check, session)) if asked else "not asked for"
+    reason = (check.skip(session) or _not_running(check, session)) if asked else _NOT_ASKED
     summary = ""
     evidence: dict[str, object] = {}
     findings: tuple[Finding, ...] = ()
@@ -314,7 +315,11 @@ def _origin(target: SmokeTarget, results: tuple[CheckResult, ...]) -> tuple[str,
         return (f"derived from {target.base}, with {count} on top: {'; '.join(target.on_top)}",)
     if target.origin == "built":
         return ()
-    without = [result.name for result in results if result.status == "skipped" and result.name in _BETWEEN]
+    without = [
+        result.name
+        for result in results
+        if result.status == "skipped" and result.name in _BETWEEN and result.reason != _NOT_ASKED
+    ]
     notes = ["what the image should contain is known only from --expect: its labels do not say it"]
     if target.entrypoint:
         notes.append(f"its entrypoint was not run: {shlex.join(target.entrypoint)[:200]}")

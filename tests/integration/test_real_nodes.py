@@ -86,5 +86,5 @@ def test_two_nodes_that_run_are_tested_and_nothing_is_left(
     assert [note.partition(",")[0] for note in found.caveats if " is worker-" in note] == [
         f"{host} is {host}" for host in HOSTS
     ]
-    assert stranger.code == 4
+    assert stranger.code == 2
     assert "worker-0: beginning failed: Host key verification failed." in stranger.stderr
