@@ -194,7 +194,7 @@ def _show(house: House) -> None:
     print(f"{total:,} lines in {house.modules} modules, {house.entries} entries in imagebuilder/")
     for name, count in house.lines.items():
         print(f"  {name:12} {count:6,}")
-    rooms = len(house.lines.keys() - {"__init__"})
+    rooms = len(house.lines.keys() - {"__init__", "__main__"})
     print(f"{len(house.arrows)} arrows between {rooms} rooms, {len(house.circles)} circles")
     for circle in house.circles:
         print(f"  circle: {' '.join(circle)}")

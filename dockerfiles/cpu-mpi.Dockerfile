@@ -1,4 +1,4 @@
-# cpu-mpi: rendered by imagebuilder from its recipe and lock f727bd9f789a. Change the recipe, not this file.
+# cpu-mpi: rendered by imagebuilder from its recipe and lock 07ed34f0033f. Change the recipe, not this file.
 #
 #   docker buildx build --file cpu-mpi.Dockerfile --tag cpu-mpi:openmpi5.0.7-py3.13-trixie .
 #
@@ -20,7 +20,7 @@
 # ---- the packages as files, if a build context of this name replaces this empty stage
 FROM scratch AS debs
 
-# ---- debian trixie, 233 packages
+# ---- debian trixie, 234 packages
 FROM debian:trixie AS os
 RUN --mount=type=bind,from=debs,target=/run/debs \
     --mount=type=secret,id=apt,target=/run/secrets/apt.conf \
@@ -177,6 +177,7 @@ set -- \
     libnl-3-dev=3.7.0-2 \
     libnl-route-3-200=3.7.0-2 \
     libnl-route-3-dev=3.7.0-2 \
+    libnss-extrausers=0.6-6 \
     libnuma-dev=2.0.19-1 \
     libnuma1=2.0.19-1 \
     libopenmpi-dev=5.0.7-1 \
@@ -294,7 +295,11 @@ rm -f /usr/sbin/policy-rc.d
 # Clusters that choose the user id run the container in group 0, so the group gets write permission.
 useradd --uid 1000 --gid 0 --create-home --home-dir /home/trainer \
     --shell /bin/bash --no-log-init trainer
-chmod 0750 /home/trainer
+chmod 0770 /home/trainer
+# A user id that the cluster chose gets its name from a file that the entrypoint writes.
+sed -i -E '/extrausers/!s/^passwd:[[:space:]]*/&extrausers /' /etc/nsswitch.conf
+# Kubeflow Trainer's MPI runtime starts sshd with this file.
+echo "Include /etc/ssh/sshd_config.d/imagebuilder.conf" >/home/trainer/.sshd_config
 # No password. This is `*` and not `!`: sshd without PAM treats `!` as a locked account and refuses keys too.
 usermod --password '*' --shell /bin/bash root
 usermod --password '*' --shell /bin/bash trainer
@@ -425,6 +430,9 @@ IMAGEBUILDER_END_OF_FILE
 COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/ssh/ssh_config.d/imagebuilder.conf
 # ssh from node to node, as the image's user; logins elsewhere (git@...) are left alone.
 
+# Clusters give a node its name when it starts, and ssh gives up at once on a name without an address.
+Match user trainer exec "/usr/local/bin/imagebuilder-await '%h'"
+
 # The job brought, or its keys amount to, a list of its hosts: check them strictly.
 Match user trainer exec "test -s /tmp/imagebuilder-trainer/known_hosts"
     StrictHostKeyChecking yes
@@ -444,7 +452,7 @@ Match user trainer
     IdentityFile ~/.ssh/id_ecdsa
     IdentityFile ~/.ssh/id_rsa
     # Nodes of a job start in any order.
-    ConnectionAttempts 5
+    ConnectionAttempts 20
     ConnectTimeout 10
     ServerAliveInterval 60
     ServerAliveCountMax 10
@@ -463,6 +471,24 @@ PidFile none
 # The image's variables; those that a container is started with need the entrypoint.
 SetEnv "LANG=C.UTF-8" "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "PRTE_ALLOW_RUN_AS_ROOT=1" "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PRTE_MCA_hwloc_default_binding_policy=none" "PRTE_MCA_prte_launch_agent=imagebuilder-mpi-node prted" "TINI_SUBREAPER=1" "VIRTUAL_ENV=/opt/venv"
 Include /etc/imagebuilder/sshd_config
+IMAGEBUILDER_END_OF_FILE
+
+COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-await
+#!/bin/sh
+# Waits until the name of a host has an address: `imagebuilder-await HOST`. ssh_config runs it before a login to a node.
+# It waits IMAGEBUILDER_WAIT seconds at most, and then leaves it to ssh to report the name.
+limit=${IMAGEBUILDER_WAIT:-60}
+start=$(date +%s)
+said=
+until getent ahosts -- "$1" >/dev/null 2>&1; do
+    waited=$(($(date +%s) - start))
+    [ "$waited" -lt "$limit" ] || break
+    if [ -z "$said" ] && [ "$waited" -ge 3 ]; then
+        said=yes
+        echo "imagebuilder-await: $1 has no address yet; waiting for it up to $limit s" >&2
+    fi
+    sleep 0.5
+done
 IMAGEBUILDER_END_OF_FILE
 
 COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-entrypoint
@@ -498,6 +524,12 @@ main() {
         [[ ${IMAGEBUILDER_SSHD-} == off ]] || say "no ssh in this container: $problem"
         exec "$@"
     fi
+    if [[ -n $named_home ]]; then
+        # Where the user has no name, the engine sets HOME to `/`. Only group 0 may enter the image's home, and
+        # mpirun ends with a segmentation fault in a working folder that it may not enter.
+        [[ -w ${HOME-} ]] || export HOME="$named_home"
+        [[ -x . ]] || cd -- "$named_home" || exit
+    fi
 
     # In a subshell: the command must not inherit the umask.
     (umask 077 && take_keys && write_sshd_config) || exit
@@ -515,13 +547,11 @@ die() {
     exit "$ex_config"
 }
 
-# Make the private folder, empty: after a restart the old keys may be other ones than the mounted. Sets `problem`.
+# Make the private folder, empty: after a restart the old keys may be other ones than the mounted. Sets `problem`,
+# and `named_home`.
 make_state() {
     problem=
-    if [[ $EUID -ne 0 ]] && ! getent passwd "$EUID" >/dev/null; then
-        problem="uid $EUID has no name in /etc/passwd, without which neither ssh nor sshd works; "
-        problem+="run the container as \`$user\`"
-    elif [[ $EUID -ne 0 && $user == root ]]; then
+    if [[ $EUID -ne 0 && $user == root ]]; then
         problem="this image's sshd is root's, and the container runs as uid $EUID; "
         problem+='build it with `ssh: {user: ..., port: 2222}` in the recipe'
     elif ! mkdir -m 0700 -- "$state" 2>/dev/null && [[ ! -d $state ]]; then
@@ -534,8 +564,27 @@ make_state() {
     # Where a tmpfs covers /run, the folder of the image is hidden.
     elif [[ $EUID -eq 0 ]] && ! mkdir -p -m 0755 /run/sshd; then
         problem='/run/sshd cannot be made; with a read-only root mount a tmpfs at /run'
+    elif ! name_user; then
+        problem="uid $EUID has no name to log in with, and ids below 500 cannot get one; "
+        problem+="run the container as \`$user\`, or with an id from 500 on"
     fi
     [[ -z $problem ]]
+}
+
+# Without a name neither ssh nor sshd works. A user id that the cluster chose has none, or one that the engine made
+# up: CRI-O's cannot log in, and Podman's is a number. It gets the name of the image's user: /etc/nsswitch.conf
+# asks libnss-extrausers first, which reads this file.
+name_user() {
+    local entry
+    named_home=
+    entry=$(getent passwd "$EUID")
+    [[ -z $entry || $entry == */nologin || $entry =~ ^[0-9]+: ]] || return 0
+    # Only group 0 may write to the home of the image.
+    named_home=$home
+    [[ -w $home ]] || { named_home=$state/home && mkdir -m 0700 -- "$named_home"; } || return
+    # That library takes no group below 500 either; this one is nogroup. What counts is the group that a process has.
+    printf '%s:x:%d:65534::%s:/bin/bash\n' "$user" "$EUID" "$named_home" >"$state/passwd"
+    [[ $(getent passwd "$EUID") == "$user:"* ]]
 }
 
 # Copy the job's keys with the modes that ssh insists on: mounted ones are often 0644, read-only, not ours.
@@ -718,7 +767,8 @@ exec "$@"
 IMAGEBUILDER_END_OF_FILE
 
 RUN ln -sfn /etc/mpi/hostfile /etc/openmpi/prte-default-hostfile \
- && install -d -m 0755 /run/sshd
+ && install -d -m 0755 /run/sshd \
+ && ln -sfn /tmp/imagebuilder-trainer/passwd /var/lib/extrausers/passwd
 ENV LANG="C.UTF-8" \
     OMPI_ALLOW_RUN_AS_ROOT="1" \
     OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1" \
@@ -729,7 +779,7 @@ ENV LANG="C.UTF-8" \
     PRTE_MCA_prte_launch_agent="imagebuilder-mpi-node prted" \
     TINI_SUBREAPER="1" \
     VIRTUAL_ENV="/opt/venv"
-LABEL org.imagebuilder.lock="f727bd9f789af8eb3bfdb47e0b08897894c9c75432e4e76a40761aee2bbfc179" \
+LABEL org.imagebuilder.lock="07ed34f0033f0c5684b8522ecefe234d90844f41e9dbd55e31842417278ef2ae" \
       org.imagebuilder.pin.openmpi="5.0.7" \
       org.imagebuilder.pin.python="3.13.5" \
       org.imagebuilder.pin.ssh="10.0" \

@@ -1,4 +1,4 @@
-# cuda12-torch: rendered by imagebuilder from its recipe and lock f3b6281513f4. Change the recipe, not this file.
+# cuda12-torch: rendered by imagebuilder from its recipe and lock 8094bf53551a. Change the recipe, not this file.
 #
 #   docker buildx build --file cuda12-torch.Dockerfile --tag cuda12-torch:torch2.10.0-cu12.8-py3.13-trixie .
 #
@@ -20,7 +20,7 @@
 # ---- the packages as files, if a build context of this name replaces this empty stage
 FROM scratch AS debs
 
-# ---- debian trixie, 241 packages
+# ---- debian trixie, 242 packages
 FROM debian:trixie AS os
 RUN --mount=type=bind,from=debs,target=/run/debs \
     --mount=type=secret,id=apt,target=/run/secrets/apt.conf \
@@ -181,6 +181,7 @@ set -- \
     libnl-3-dev=3.7.0-2 \
     libnl-route-3-200=3.7.0-2 \
     libnl-route-3-dev=3.7.0-2 \
+    libnss-extrausers=0.6-6 \
     libnuma-dev=2.0.19-1 \
     libnuma1=2.0.19-1 \
     libopenmpi-dev=5.0.7-1 \
@@ -725,6 +726,7 @@ esac
 export PATH
 [ -n "${LANG+set}" ] || export LANG=C.UTF-8
 [ -n "${NVIDIA_DRIVER_CAPABILITIES+set}" ] || export NVIDIA_DRIVER_CAPABILITIES=compute,utility
+[ -n "${NVIDIA_GDRCOPY+set}" ] || export NVIDIA_GDRCOPY=enabled
 [ -n "${NVIDIA_REQUIRE_CUDA+set}" ] || export NVIDIA_REQUIRE_CUDA='cuda>=12.8'
 [ -n "${NVIDIA_VISIBLE_DEVICES+set}" ] || export NVIDIA_VISIBLE_DEVICES=all
 [ -n "${OMPI_ALLOW_RUN_AS_ROOT+set}" ] || export OMPI_ALLOW_RUN_AS_ROOT=1
@@ -733,12 +735,16 @@ export PATH
 [ -n "${PRTE_ALLOW_RUN_AS_ROOT_CONFIRM+set}" ] || export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
 [ -n "${PRTE_MCA_hwloc_default_binding_policy+set}" ] || export PRTE_MCA_hwloc_default_binding_policy=none
 [ -n "${PRTE_MCA_prte_launch_agent+set}" ] || export PRTE_MCA_prte_launch_agent='imagebuilder-mpi-node prted'
+[ -n "${PYTORCH_VERSION+set}" ] || export PYTORCH_VERSION=2.10.0
 [ -n "${TINI_SUBREAPER+set}" ] || export TINI_SUBREAPER=1
 [ -n "${VIRTUAL_ENV+set}" ] || export VIRTUAL_ENV=/opt/venv
 IMAGEBUILDER_END_OF_FILE
 
 COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/ssh/ssh_config.d/imagebuilder.conf
 # ssh from node to node, as the image's user; logins elsewhere (git@...) are left alone.
+
+# Clusters give a node its name when it starts, and ssh gives up at once on a name without an address.
+Match user root exec "/usr/local/bin/imagebuilder-await '%h'"
 
 # The job brought, or its keys amount to, a list of its hosts: check them strictly.
 Match user root exec "test -s /run/imagebuilder/known_hosts"
@@ -758,7 +764,7 @@ Match user root
     IdentityFile ~/.ssh/id_ecdsa
     IdentityFile ~/.ssh/id_rsa
     # Nodes of a job start in any order.
-    ConnectionAttempts 5
+    ConnectionAttempts 20
     ConnectTimeout 10
     ServerAliveInterval 60
     ServerAliveCountMax 10
@@ -775,8 +781,26 @@ AuthorizedKeysFile /root/.ssh/authorized_keys
 StrictModes no
 PidFile none
 # The image's variables; those that a container is started with need the entrypoint.
-SetEnv "LANG=C.UTF-8" "NVIDIA_DRIVER_CAPABILITIES=compute,utility" "NVIDIA_REQUIRE_CUDA=cuda>=12.8" "NVIDIA_VISIBLE_DEVICES=all" "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "PRTE_ALLOW_RUN_AS_ROOT=1" "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PRTE_MCA_hwloc_default_binding_policy=none" "PRTE_MCA_prte_launch_agent=imagebuilder-mpi-node prted" "TINI_SUBREAPER=1" "VIRTUAL_ENV=/opt/venv"
+SetEnv "LANG=C.UTF-8" "NVIDIA_DRIVER_CAPABILITIES=compute,utility" "NVIDIA_GDRCOPY=enabled" "NVIDIA_REQUIRE_CUDA=cuda>=12.8" "NVIDIA_VISIBLE_DEVICES=all" "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" "PRTE_ALLOW_RUN_AS_ROOT=1" "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1" "PRTE_MCA_hwloc_default_binding_policy=none" "PRTE_MCA_prte_launch_agent=imagebuilder-mpi-node prted" "PYTORCH_VERSION=2.10.0" "TINI_SUBREAPER=1" "VIRTUAL_ENV=/opt/venv"
 Include /etc/imagebuilder/sshd_config
+IMAGEBUILDER_END_OF_FILE
+
+COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-await
+#!/bin/sh
+# Waits until the name of a host has an address: `imagebuilder-await HOST`. ssh_config runs it before a login to a node.
+# It waits IMAGEBUILDER_WAIT seconds at most, and then leaves it to ssh to report the name.
+limit=${IMAGEBUILDER_WAIT:-60}
+start=$(date +%s)
+said=
+until getent ahosts -- "$1" >/dev/null 2>&1; do
+    waited=$(($(date +%s) - start))
+    [ "$waited" -lt "$limit" ] || break
+    if [ -z "$said" ] && [ "$waited" -ge 3 ]; then
+        said=yes
+        echo "imagebuilder-await: $1 has no address yet; waiting for it up to $limit s" >&2
+    fi
+    sleep 0.5
+done
 IMAGEBUILDER_END_OF_FILE
 
 COPY --chmod=0755 <<'IMAGEBUILDER_END_OF_FILE' /usr/local/bin/imagebuilder-entrypoint
@@ -812,6 +836,12 @@ main() {
         [[ ${IMAGEBUILDER_SSHD-} == off ]] || say "no ssh in this container: $problem"
         exec "$@"
     fi
+    if [[ -n $named_home ]]; then
+        # Where the user has no name, the engine sets HOME to `/`. Only group 0 may enter the image's home, and
+        # mpirun ends with a segmentation fault in a working folder that it may not enter.
+        [[ -w ${HOME-} ]] || export HOME="$named_home"
+        [[ -x . ]] || cd -- "$named_home" || exit
+    fi
 
     # In a subshell: the command must not inherit the umask.
     (umask 077 && take_keys && write_sshd_config) || exit
@@ -829,13 +859,11 @@ die() {
     exit "$ex_config"
 }
 
-# Make the private folder, empty: after a restart the old keys may be other ones than the mounted. Sets `problem`.
+# Make the private folder, empty: after a restart the old keys may be other ones than the mounted. Sets `problem`,
+# and `named_home`.
 make_state() {
     problem=
-    if [[ $EUID -ne 0 ]] && ! getent passwd "$EUID" >/dev/null; then
-        problem="uid $EUID has no name in /etc/passwd, without which neither ssh nor sshd works; "
-        problem+="run the container as \`$user\`"
-    elif [[ $EUID -ne 0 && $user == root ]]; then
+    if [[ $EUID -ne 0 && $user == root ]]; then
         problem="this image's sshd is root's, and the container runs as uid $EUID; "
         problem+='build it with `ssh: {user: ..., port: 2222}` in the recipe'
     elif ! mkdir -m 0700 -- "$state" 2>/dev/null && [[ ! -d $state ]]; then
@@ -848,8 +876,27 @@ make_state() {
     # Where a tmpfs covers /run, the folder of the image is hidden.
     elif [[ $EUID -eq 0 ]] && ! mkdir -p -m 0755 /run/sshd; then
         problem='/run/sshd cannot be made; with a read-only root mount a tmpfs at /run'
+    elif ! name_user; then
+        problem="uid $EUID has no name to log in with, and ids below 500 cannot get one; "
+        problem+="run the container as \`$user\`, or with an id from 500 on"
     fi
     [[ -z $problem ]]
+}
+
+# Without a name neither ssh nor sshd works. A user id that the cluster chose has none, or one that the engine made
+# up: CRI-O's cannot log in, and Podman's is a number. It gets the name of the image's user: /etc/nsswitch.conf
+# asks libnss-extrausers first, which reads this file.
+name_user() {
+    local entry
+    named_home=
+    entry=$(getent passwd "$EUID")
+    [[ -z $entry || $entry == */nologin || $entry =~ ^[0-9]+: ]] || return 0
+    # Only group 0 may write to the home of the image.
+    named_home=$home
+    [[ -w $home ]] || { named_home=$state/home && mkdir -m 0700 -- "$named_home"; } || return
+    # That library takes no group below 500 either; this one is nogroup. What counts is the group that a process has.
+    printf '%s:x:%d:65534::%s:/bin/bash\n' "$user" "$EUID" "$named_home" >"$state/passwd"
+    [[ $(getent passwd "$EUID") == "$user:"* ]]
 }
 
 # Copy the job's keys with the modes that ssh insists on: mounted ones are often 0644, read-only, not ours.
@@ -1047,6 +1094,7 @@ RUN ln -sfn /etc/mpi/hostfile /etc/openmpi/prte-default-hostfile \
  && ln -sfn /usr/bin/gfortran-14 /usr/local/bin/gfortran
 ENV LANG="C.UTF-8" \
     NVIDIA_DRIVER_CAPABILITIES="compute,utility" \
+    NVIDIA_GDRCOPY="enabled" \
     NVIDIA_REQUIRE_CUDA="cuda>=12.8" \
     NVIDIA_VISIBLE_DEVICES="all" \
     OMPI_ALLOW_RUN_AS_ROOT="1" \
@@ -1056,9 +1104,10 @@ ENV LANG="C.UTF-8" \
     PRTE_ALLOW_RUN_AS_ROOT_CONFIRM="1" \
     PRTE_MCA_hwloc_default_binding_policy="none" \
     PRTE_MCA_prte_launch_agent="imagebuilder-mpi-node prted" \
+    PYTORCH_VERSION="2.10.0" \
     TINI_SUBREAPER="1" \
     VIRTUAL_ENV="/opt/venv"
-LABEL org.imagebuilder.lock="f3b6281513f4c62d4c3079e7585728fcec658a6b9e596c38f84cc56bf046a38b" \
+LABEL org.imagebuilder.lock="8094bf53551a0f0f7f17a7eaf653f64d00d7ba8cc74f1c3f9ed217b59015e67e" \
       org.imagebuilder.pin.cuda="12.8.90" \
       org.imagebuilder.pin.cudnn="9.10.2.21" \
       org.imagebuilder.pin.gcc="14.2.0" \

@@ -21,11 +21,12 @@ from imagebuilder.bases import system as systems
 from imagebuilder.bases.system import System
 from imagebuilder.bases.tree import Tree, TreeNode
 from imagebuilder.core import jsontext
+from imagebuilder.core import labels as label_names
 from imagebuilder.debian import sources
 
 _KEPT = re.compile(
     r"var/lib/apt/extended_states|etc/ssh/sshd_config"
-    r"|(?:.+/)?[^/]+\.dist-info/(?:METADATA|INSTALLER|direct_url\.json)"
+    r"|(?:.+/)?[^/]+\.dist-info/(?:METADATA|direct_url\.json)"
     r"|(?:.+/)?conda-meta/history|(?:.+/)?pkgconfig/(?:ompi|mpich)\.pc"
 )
 _SITE = re.compile(r"(?:.+/)?lib/python3\.[0-9]{1,2}/(?:site|dist)-packages")
@@ -36,6 +37,8 @@ _DIST_INFO = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,199})-([0-9][A-Za-z0-9.!+
 _EGG_INFO = re.compile(
     r"([A-Za-z0-9][A-Za-z0-9._]{0,199})-([0-9][A-Za-z0-9.!+_]{0,99}?)(?:-py3[.0-9]*)?\.egg-info"
 )
+# What `setup.py develop` writes in place of a metadata folder.
+_EGG_LINK = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,199})\.egg-link")
 _REQUIRES = re.compile(r"Requires-Dist:\s*([A-Za-z0-9][A-Za-z0-9._-]*)(.*)")
 _SPECS = re.compile(r"# (?:update|install) specs: *\[(.{0,100000})\]")
 _SPEC = re.compile(r"['\"](?:[A-Za-z0-9_.-]+::)?([A-Za-z0-9][A-Za-z0-9._-]*)")
@@ -70,7 +73,8 @@ class Distribution:
         name: normalised.
         version: from the name of its metadata folder.
         requested: whether a person installed it by name, as far as the installer recorded that.
-        origin: where it came from if not from an index: `a folder`, `a repository`, `an address`; else "".
+        origin: where it came from if not from an index: `a folder`, `a repository`, `an address`, or
+            `an unknown place` if no installer is recorded; else "".
 
     """
 
@@ -172,7 +176,10 @@ def of_tree(tree: Tree, config: Mapping[str, Any], image: str) -> Inventory:
     seen = _walk(tree)
     status = tuple(_packages(system))
     manual, recommended = _asked_for(status, _kept(tree.find("var/lib/apt/extended_states")))
-    environments = _environments(tree, seen, env.get("PATH") or _DEFAULT_PATH)
+    labels = config.get("Labels")
+    package = _text(labels.get(label_names.PACKAGE)) if isinstance(labels, dict) else ""
+    own = canonicalize_name(package.partition(" ")[0])
+    environments = _environments(tree, seen, env.get("PATH") or _DEFAULT_PATH, own)
     return Inventory(
         system=system,
         manual=manual,
@@ -356,8 +363,11 @@ def _follow(starts: Iterable[str], needs: Mapping[str, Sequence[str]], reached: 
 # Python packages
 
 
-def _environments(tree: Tree, seen: _Seen, path: str) -> tuple[Environment, ...]:
-    """Group the package folders by the Python that uses them; the Python first in `PATH` comes first."""
+def _environments(tree: Tree, seen: _Seen, path: str, own: str) -> tuple[Environment, ...]:
+    """Group the package folders by the Python that uses them; the Python first in `PATH` comes first.
+
+    `own` is the package that an image of imagebuilder names in its labels: its user's.
+    """
     grouped: dict[tuple[str, str], dict[str, Distribution]] = {}
     for site in seen.sites:
         prefix, _, rest = site.rpartition("lib/python")
@@ -365,7 +375,8 @@ def _environments(tree: Tree, seen: _Seen, path: str) -> tuple[Environment, ...]
         # Debian's own Python has two folders of packages.
         prefix = "usr" if kind == "dist-packages" and prefix == "usr/local/" else prefix.rstrip("/")
         installed = grouped.setdefault((prefix, python), {})
-        for item in _distributions(tree.find(site), _asked_of_conda(tree, prefix, seen.conda)):
+        asked = _asked_of_conda(tree, prefix, seen.conda)
+        for item in _distributions(tree.find(site), asked, own, conda=prefix in seen.conda):
             installed[item.name] = item
     made = [
         Environment(
@@ -386,24 +397,29 @@ def _environments(tree: Tree, seen: _Seen, path: str) -> tuple[Environment, ...]
     return tuple(sorted(made, key=rank))
 
 
-def _distributions(folder: TreeNode | None, asked: Collection[str]) -> Iterator[Distribution]:
-    """List the packages in a folder. If none is marked as requested, mark those that no other requires."""
+def _distributions(
+    folder: TreeNode | None, asked: Collection[str], own: str, *, conda: bool
+) -> Iterator[Distribution]:
+    """List the packages in a folder. If none is marked as requested, mark those that no other requires.
+
+    What a package that is on no index requires counts as requested, because the recipe leaves that one out.
+    """
     installed: list[Distribution] = []
     needed: set[str] = set()
+    of_own: set[str] = set()
     for name, version, node in _listed(folder):
-        needed |= set(_requires(_kept(node.children.get("METADATA")))) - {name}
-        installed.append(
-            Distribution(
-                name=name,
-                version=version,
-                requested="REQUESTED" in node.children or name in asked,
-                origin=_origin(_kept(node.children.get("direct_url.json"))),
-            )
-        )
-    if any(item.requested for item in installed):
-        yield from installed
-    else:
-        yield from (replace(item, requested=item.name not in needed) for item in installed)
+        origin = "a folder" if name == own else _origin(node, conda=conda)
+        required = set(_requires(_kept(node.children.get("METADATA")))) - {name}
+        (of_own if origin else needed).update(required)
+        requested = "REQUESTED" in node.children or name in asked
+        installed.append(Distribution(name=name, version=version, requested=requested, origin=origin))
+    is_recorded = any(item.requested for item in installed)
+    for item in installed:
+        requested = item.requested if is_recorded else item.name not in needed
+        yield replace(item, requested=requested or item.name in of_own)
+    links = map(_EGG_LINK.fullmatch, sorted(folder.children) if folder else ())
+    for match in itertools.islice(filter(None, links), _MOST_DISTRIBUTIONS):
+        yield Distribution(name=canonicalize_name(match[1]), version="", requested=True, origin="a folder")
 
 
 def _listed(folder: TreeNode | None) -> Iterator[tuple[str, str, TreeNode]]:
@@ -430,10 +446,16 @@ def _requires(metadata: str) -> Iterator[str]:
             yield canonicalize_name(match[1])
 
 
-def _origin(direct_url: str) -> str:
-    """Return where a package came from, by its direct_url.json (PyPA, "Recording the Direct URL Origin")."""
+def _origin(info: TreeNode, *, conda: bool) -> str:
+    """Return where a package came from, by its direct_url.json (PyPA, "Recording the Direct URL Origin").
+
+    Installers that take packages from an index write their name to INSTALLER. pip's old way by setup.py wrote
+    installed-files.txt. Of conda's packages, some have neither.
+    """
+    direct_url = _kept(info.children.get("direct_url.json"))
     if not direct_url:
-        return ""
+        is_known = conda or not info.children.keys().isdisjoint({"INSTALLER", "installed-files.txt"})
+        return "" if is_known else "an unknown place"
     try:
         document = jsontext.loads(direct_url, limit=_SMALL)
     except ValueError:

@@ -223,6 +223,8 @@ def write(
                     key = wanted.get((number, position))
                     if key is not None:
                         yield from _copy(content, inodes[key], paths[key], tar)
+        # GNU's long names, because mksquashfs takes the first slash off a target in a pax header.
+        tar.format = tarfile.GNU_FORMAT
         for path, node in others:
             tar.addfile(_header(node.inode, path))
             yield _seen(path, node.inode, "link" if node.inode.entry.is_symlink else "other")

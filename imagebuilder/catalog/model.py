@@ -151,6 +151,14 @@ class Launcher(Strict):
             "port) and `{job}` (unique to the run)."
         ),
     ]
+    job: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Its options in a job, whose nodes are numbered from 0: they may hold `{nodes}`, "
+            "`{ranks}`, `{node}` (the node's number), `{host}` (node 0) and `{port}`. Any program and its "
+            "arguments follow them."
+        ),
+    ]
 
 
 class Framework(Strict):

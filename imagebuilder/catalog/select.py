@@ -54,11 +54,10 @@ class Part:
         """Python requirements that come with the pinned one."""
         return self.filled((*self.provider.wheels, *(self.provider.devel_wheels if self.devel else ())))
 
-    @property
-    def env(self) -> dict[str, str]:
-        """Variables of the image."""
+    def env(self, version: str = "") -> dict[str, str]:
+        """Return variables of the image; a version is the locked one, by default the pin."""
         env = {**self.component.env, **self.provider.env}
-        return dict(zip(env, self.filled(tuple(env.values())), strict=True))
+        return dict(zip(env, self.filled(tuple(env.values()), version), strict=True))
 
     @property
     def links(self) -> dict[str, str]:

@@ -15,6 +15,8 @@ from imagebuilder import __version__
 from imagebuilder.errors import ImagebuilderError, InputError
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
     from imagebuilder.smoke.report import Report
     from imagebuilder.store import Store
 
@@ -66,6 +68,18 @@ HtmlFile = Annotated[
 ]
 JunitFile = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML, for CI.")
+]
+ProverKeys = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--signed-by",
+        metavar="FILE",
+        help="Public key of a host that tests images, which may have signed reports; may be repeated.",
+    ),
+]
+ReportKey = Annotated[
+    Path | None,
+    typer.Option("--sign-key", metavar="FILE", help="With --attach: sign the report, as cosign does."),
 ]
 ToolsPlace = Annotated[
     str,
@@ -125,6 +139,13 @@ def write_views(found: Report, html: Path | None, junit: Path | None) -> None:
         if path is not None:
             files.write(path, render(found))
             err(f"wrote {path}")
+
+
+def load_provers(files: list[Path] | None) -> dict[str, EllipticCurvePublicKey]:
+    """Read the public keys of hosts that test images, by the path given."""
+    from imagebuilder.publish.attest import signing_keys
+
+    return {str(path): signing_keys.load_public(path) for path in files or ()}
 
 
 def complain(error: ImagebuilderError) -> None:

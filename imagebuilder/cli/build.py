@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imagebuilder.cli import engines
+from imagebuilder.cli import copied, engines
 from imagebuilder.cli.base import (
     Json,
     Locked,
@@ -28,7 +28,6 @@ from imagebuilder.cli.base import (
     open_store,
     out,
     out_json,
-    warn,
 )
 from imagebuilder.errors import TestFailure
 
@@ -49,8 +48,6 @@ _BAKED = (
     "in to every node that runs it; push refuses it without --allow-baked-keys"
 )
 
-
-_FEW = 5  # names that a warning gives
 _Load = Annotated[bool, typer.Option("--load", help="Load the image into the local Docker or Podman.")]
 _Output = Annotated[
     Path | None,
@@ -58,7 +55,8 @@ _Output = Annotated[
         "--output",
         "-o",
         metavar="PATH",
-        help="Also write the image as an OCI layout: a folder, or a .tar file.",
+        help="Also write the image as an OCI layout: a folder, or a .tar file. "
+        "A .sqsh file is squashfs, for enroot and Apptainer.",
     ),
 ]
 _VerifyReproducible = Annotated[
@@ -131,15 +129,22 @@ def build(
         _lock_if_absent(recipe_file, where, site, tools)
     read = read_locks(recipe_file)
     targets = read.plans(platform)
-    _tell_uncommitted(read)
+    copied.warn_of_changes(read.copied)
     source = sources.of_recipe(recipe_file)
     if load:
         engines.require_engine()
+    if output is not None:
+        _require_writable(output, targets, embedded=docker is None)
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
     _warn_of_baked_keys(targets)
     if docker is not None:
         wish = engines.DockerBuild(
-            recipe_folder=recipe_file.parent, load=load, output=output, progress=progress, as_json=as_json
+            recipe_folder=recipe_file.parent,
+            load=load,
+            output=output,
+            progress=progress,
+            as_json=as_json,
+            own=read.copied,
         )
         engines.build_with_docker(targets, where, surroundings, docker, wish)
         return
@@ -151,10 +156,9 @@ def build(
     whole = index if index is not None and not platform else made[0].image
     reference = _deliver(whole, made, where, output, load=load)
     if as_json:
-        _print_built(whole, made, verdicts, reference)
+        _print_built(whole, made, verdicts, reference, read.copied)
     else:
-        if read.selection.recipe.copies:
-            _show_copied(read.copied)
+        copied.show(read.copied)
         _show_images(made, index, verdicts)
         _show_next(reference, output, recipe_file)
     _require_same(recipe_file, verdicts)
@@ -200,11 +204,27 @@ def _deliver(
     whole: ImageRecord | IndexRecord, made: list[Built], store: Store, output: Path | None, *, load: bool
 ) -> str:
     """Write and load the image as asked for; returns its name in the local engine, empty without --load."""
-    from imagebuilder.image import layout
+    if output is not None and _is_squashfs(output):
+        from imagebuilder.image import squashfs
 
-    if output is not None:
+        squashfs.export(made[0].image, store, output)
+    elif output is not None:
+        from imagebuilder.image import layout
+
         layout.export(whole, store, output)
     return engines.load_image(_loadable(made), store) if load else ""
+
+
+def _is_squashfs(output: Path) -> bool:
+    return output.suffix == ".sqsh"
+
+
+def _require_writable(output: Path, targets: Sequence[tuple[Lock, Plan]], *, embedded: bool) -> None:
+    """Check that the image can be written in the format of `--output`, before the build."""
+    if _is_squashfs(output):
+        from imagebuilder.image import squashfs  # late: it loads what reads layers
+
+        squashfs.require_possible(output, [plan.platform for _, plan in targets], embedded=embedded)
 
 
 def _make(
@@ -251,9 +271,13 @@ def _made_again(planned: Plan, built: Built, context: BuildContext) -> RebuildVe
 
 
 def _print_built(
-    whole: ImageRecord | IndexRecord, made: list[Built], verdicts: list[RebuildVerdict], reference: str
+    whole: ImageRecord | IndexRecord,
+    made: list[Built],
+    verdicts: list[RebuildVerdict],
+    reference: str,
+    own: Copied,
 ) -> None:
-    rows = [_told(built) for built in made]
+    rows = [{**_told(built), **copied.told(own)} for built in made]
     for row, verdict in zip(rows, verdicts, strict=False):
         row["reproducible"] = {"same": verdict.same, **dataclasses.asdict(verdict)}
     if len(rows) == 1:
@@ -274,27 +298,6 @@ def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[Re
         for verdict in verdicts:
             for line in reproduce.lines(verdict):
                 out(line)
-
-
-def _tell_uncommitted(read: LockedRecipe) -> None:
-    """Warn of files that the commit in the labels does not have, or has otherwise."""
-    if not read.selection.recipe.copies or not (names := read.copied.uncommitted):
-        return
-    from imagebuilder.core.yamlfile import printable  # late: it loads pydantic, which `--help` does without
-
-    shown = ", ".join(map(printable, names[:_FEW])) + (
-        f" and {len(names) - _FEW} more" if names[_FEW:] else ""
-    )
-    verb = "file is" if len(names) == 1 else "files are"
-    warn(f"{len(names)} copied {verb} not as in commit {read.copied.commit[:12]}: {shown}")
-
-
-def _show_copied(copied: Copied) -> None:
-    from imagebuilder.core.progress import human
-
-    revision = copied.project.revision
-    of = f", revision {revision[:12]}{'-dirty' if revision.endswith('-dirty') else ''}" if revision else ""
-    out(f"files   {copied.files} of yours, {human(copied.bytes)}{of}")
 
 
 def _told(built: Built) -> dict[str, object]:

@@ -53,7 +53,13 @@ def _proof(image: ImageRecord, store: Store) -> str:
     try:
         proof.require(image, store)
     except GateError:
-        return "failed its test" if store.report(image.manifest).exists() else "not proven"
+        try:
+            passed = proof.in_store(image, store).proves_image
+        except FileNotFoundError:
+            return "not proven"
+        except (OSError, ValueError):
+            passed = False
+        return "proven, but not as its recipe demands" if passed else "failed its test"
     return "proven"
 
 

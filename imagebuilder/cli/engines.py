@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from imagebuilder.cli import copied
 from imagebuilder.cli.base import err, out, out_json
 from imagebuilder.errors import InputError
 
@@ -17,17 +18,19 @@ if TYPE_CHECKING:
     from imagebuilder.lock.model import Lock
     from imagebuilder.plan import Plan
     from imagebuilder.store import ImageRecord, Store
+    from imagebuilder.workflow.project import Copied
 
 
 @dataclass(frozen=True, kw_only=True)
 class DockerBuild:
-    """Where to put an image of the docker engine, how to show it, and the folder of its recipe."""
+    """Where to put an image of the docker engine, how to show it, its recipe's folder, and what is copied."""
 
     load: bool
     output: Path | None
     progress: str
     as_json: bool
     recipe_folder: Path = Path()
+    own: Copied | None = None
 
 
 def docker_options(engine: str, builder: str, base: str, proofs: Mapping[str, bool]) -> BuildxOptions | None:
@@ -129,11 +132,14 @@ def _show(built: BuiltByDocker, planned: Plan, wish: DockerBuild) -> None:
                 "tag": planned.tag,
                 "seconds": round(built.seconds, 3),
                 "reference": built.reference,
+                **(copied.told(wish.own) if wish.own else {}),
             }
         )
         return
     out(f"image   {planned.name}:{planned.tag}")
     out(f"digest  {built.digest or built.config}")
+    if wish.own:
+        copied.show(wish.own)
     out(f"time    {built.seconds:.1f} s, by BuildKit: the image is not in the store")
     if wish.output is not None:
         out(f"wrote   {wish.output}")

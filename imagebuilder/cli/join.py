@@ -12,9 +12,11 @@ from imagebuilder.cli.base import (
     Json,
     MoveTags,
     PlainHttp,
+    ProverKeys,
     SiteFile,
     app,
     ask_password,
+    load_provers,
     out,
     out_json,
     warn,
@@ -71,6 +73,7 @@ def join(
     sign_key: _SignKey = None,
     key: _Key = None,
     unsigned_parts: _UnsignedParts = None,
+    signed_by: ProverKeys = None,
     plain_http: PlainHttp = False,
     site: SiteFile = None,
     as_json: Json = False,
@@ -89,6 +92,7 @@ def join(
         sign_key=signing_keys.load_private(sign_key, ask_password) if sign_key else None,
         key=signing_keys.load_public(key) if key else None,
         unsigned_parts=tuple(unsigned_parts or ()),
+        provers=load_provers(signed_by),
         plain_http=plain_http,
     )
     joined = joining.join(request, detect(site))

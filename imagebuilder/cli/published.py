@@ -16,10 +16,12 @@ from imagebuilder.cli.base import (
     PlainHttp,
     PlatformName,
     ProgressKind,
+    ProverKeys,
     SiteFile,
     StoreFolder,
     app,
     check_progress,
+    load_provers,
     open_store,
     out,
     out_json,
@@ -27,7 +29,9 @@ from imagebuilder.cli.base import (
 )
 
 if TYPE_CHECKING:
+    from imagebuilder.plan import Project
     from imagebuilder.publish.attest.inspection import IndexInspection, Inspection
+    from imagebuilder.publish.attest.reports import AttachedReport
     from imagebuilder.publish.attest.verification import VerifyCheck
     from imagebuilder.publish.verify import Rebuild, Verified
     from imagebuilder.store import Store
@@ -45,6 +49,7 @@ def inspect(
         ),
     ],
     platform: PlatformName = "",
+    signed_by: ProverKeys = None,
     plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
@@ -55,7 +60,14 @@ def inspect(
     from imagebuilder.publish.attest import inspection
 
     settings = partial(detect, site)
-    found = inspection.inspect(target, open_store(store), settings, platform=platform, plain_http=plain_http)
+    found = inspection.inspect(
+        target,
+        open_store(store),
+        settings,
+        provers=load_provers(signed_by),
+        platform=platform,
+        plain_http=plain_http,
+    )
     if isinstance(found, inspection.IndexInspection):
         _show_index(found, as_json=as_json)
     elif as_json:
@@ -107,7 +119,11 @@ _SignedFor = Annotated[
 ]
 _RebuildToo = Annotated[
     bool,
-    typer.Option("--rebuild", help="Build the image again from the attached recipe and lock, and compare."),
+    typer.Option(
+        "--rebuild",
+        help="Build the image again from the attached recipe and lock, and compare. Needs --recipe if the "
+        "image contains your own files: they are read from the folders that it names.",
+    ),
 ]
 
 
@@ -117,6 +133,7 @@ def verify(
     key: _Key = None,
     recipe: _Recipe = None,
     signed_for: _SignedFor = "",
+    signed_by: ProverKeys = None,
     platform: PlatformName = "",
     rebuild: _RebuildToo = False,
     plain_http: PlainHttp = False,
@@ -130,7 +147,7 @@ def verify(
     from imagebuilder.host.site import detect
     from imagebuilder.publish import verify as verifying
     from imagebuilder.publish.attest import signing_keys
-    from imagebuilder.workflow import source
+    from imagebuilder.workflow import read_locks, source
 
     check_progress(progress)
     where = open_store(store)
@@ -138,17 +155,21 @@ def verify(
         target=target,
         key=signing_keys.load_public(key) if key else None,
         own=source.of_recipe(recipe) if recipe else None,
+        copied=read_locks(recipe).copied if recipe and rebuild else None,
         signed_for=signed_for,
+        provers=load_provers(signed_by),
         platform=platform,
         plain_http=plain_http,
     )
-    again = _rebuilding(where, site, progress) if rebuild else None
+    folder = recipe.parent if recipe else Path()
+    again = _rebuilding(where, site, progress, folder) if rebuild else None
     verified = verifying.verify(request, where, detect(site), again)
     if as_json:
         out_json(_told(verified))
     else:
         for result in verified.images:
             _show_checks(result.reference, result.checks, result.waivers)
+            _show_reports(result.reports)
         if verified.index is not None:
             _show_checks(verified.index.by_digest, verified.joint, ())
         out("verified" if verified.passed else "NOT verified")
@@ -163,6 +184,7 @@ def _told(verified: Verified) -> dict[str, object]:
             "digest": result.digest,
             "passed": result.passed,
             "checks": [dataclasses.asdict(check) for check in result.checks],
+            "reports": [dataclasses.asdict(report) for report in result.reports],
             "waivers": list(result.waivers),
         }
         for result in verified.images
@@ -175,16 +197,17 @@ def _told(verified: Verified) -> dict[str, object]:
     return {**summary, "checks": checks, "platforms": rows}
 
 
-def _rebuilding(store: Store, site: Path | None, progress: str) -> Rebuild:
-    """Return the function that builds an image again and shows progress."""
+def _rebuilding(store: Store, site: Path | None, progress: str, folder: Path) -> Rebuild:
+    """Return the function that builds an image again and shows progress; `folder` is the recipe's."""
     from imagebuilder.core.progress import shown
     from imagebuilder.host.site import detect
-    from imagebuilder.workflow.rebuild import rebuild
+    from imagebuilder.workflow.rebuild import Target, rebuild
 
-    def run(source: RecipeSource, platform: str, distribution: str) -> Rebuilt:
+    def run(source: RecipeSource, platform: str, distribution: str, project: Project) -> Rebuilt:
         surroundings = detect(site, distribution=distribution)
         with shown(progress, sys.stderr) as live:
-            return rebuild(source, store, surroundings, live, platform)
+            target = Target(platform=platform, project=project, folder=folder)
+            return rebuild(source, store, surroundings, live, target)
 
     return run
 
@@ -198,6 +221,16 @@ def _show_checks(reference: str, checks: Sequence[VerifyCheck], waivers: Sequenc
         out(f"{check.name:{width}}  {check.status:11}  {printable(check.detail)}")
     if waivers:
         warn(f"these gates were waived when the image was pushed: {printable(', '.join(waivers))}")
+
+
+def _show_reports(reports: Sequence[AttachedReport]) -> None:
+    """Print one line for each report, and whether it is the proof that the recipe demands."""
+    from imagebuilder.core.yamlfile import printable
+
+    for report in reports:
+        out(f"{'proof' if not report.refusals else 'no proof':10} {printable(str(report))}")
+        if report.refusals and report.verdict != "none":
+            out(f"{'':10} {printable(', '.join(report.refusals))}")
 
 
 def _show(found: Inspection) -> None:
@@ -220,6 +253,8 @@ def _show(found: Inspection) -> None:
     for name, version in found.pins.items():
         row("pin", f"{name} {version}")
     row("report", f"{found.verdict}: {found.report}")
+    row("demands", found.policy)
+    _show_reports(found.reports)
     row("signature", found.signature)
     for document in found.documents:
         row(

@@ -49,6 +49,13 @@ _UntestedOn = Annotated[
         help="Push this platform's image without a passing smoke test; may be repeated.",
     ),
 ]
+_Candidate = Annotated[
+    bool,
+    typer.Option(
+        "--candidate",
+        help="Push an image whose proof is still to come, under the tag candidate-DIGEST only.",
+    ),
+]
 _AllowBakedKeys = Annotated[
     bool, typer.Option("--allow-baked-keys", help="Push with ssh keys in a layer, for closed networks.")
 ]
@@ -70,6 +77,7 @@ def push(
     image: _Image,
     repository: _Repository,
     tags: _Tags = None,
+    candidate: _Candidate = False,
     move: MoveTags = False,
     out_of_step: _OutOfStep = False,
     untested: _Untested = False,
@@ -103,19 +111,20 @@ def push(
         untested_on=tuple(untested_on or ()),
         attach=attach,
         plain_http=plain_http,
+        candidate=candidate,
     )
-    candidate = publishing.prepare(request, where)
+    prepared = publishing.prepare(request, where)
     surroundings = detect(site)
     key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
     with shown(progress, sys.stderr) as live:
         context = publishing.PushContext(store=where, site=surroundings, key=key, progress=live, warn=warn)
-        pushed = publishing.push(candidate, context)
+        pushed = publishing.push(prepared, context)
     for waiver in pushed.waivers:
         warn(f"{waiver.flag}: {waiver.reason}")
     if as_json:
         out_json(_told(pushed))
     else:
-        _show(pushed, keyed=key is not None)
+        _show(pushed, keyed=key is not None, candidate=candidate)
 
 
 def _told(pushed: Pushed) -> dict[str, object]:
@@ -129,7 +138,7 @@ def _told(pushed: Pushed) -> dict[str, object]:
     }
 
 
-def _show(pushed: Pushed, *, keyed: bool) -> None:
+def _show(pushed: Pushed, *, keyed: bool, candidate: bool) -> None:
     """Print a push for people."""
     from imagebuilder.core.progress import human
 
@@ -146,7 +155,11 @@ def _show(pushed: Pushed, *, keyed: bool) -> None:
         out(f"with    {', '.join(kinds)}")
     if keyed:
         out(f"signed  {pushed.signed} new signatures")
-    out(f"next:   imagebuilder verify {result.reference}" + (" --key FILE.pub" if keyed else ""))
+    if candidate:
+        out(f"next:   imagebuilder smoke-test --attach {result.reference}, on a host that can prove it")
+        out(f"        imagebuilder promote {result.reference}")
+    else:
+        out(f"next:   imagebuilder verify {result.reference}" + (" --key FILE.pub" if keyed else ""))
     if pushed.is_index:
         for image in pushed.images:
             out(f"        {image.platform}  {image.manifest}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imagebuilder.cli import copied
 from imagebuilder.cli.base import (
     Json,
     Locked,
@@ -60,6 +61,7 @@ def init(
 ) -> None:
     """Write a recipe to start from. Adds its JSON Schema, for editors."""
     from imagebuilder.recipe import init as starting
+    from imagebuilder.workflow import schemas
 
     if sum(map(bool, (recipe, image, file))) > 1:
         raise InputError(
@@ -69,20 +71,20 @@ def init(
         )
     notes = 0
     if image or file:
-        from imagebuilder.workflow import adopt
+        from imagebuilder.workflow.adopt import images, requirements
 
-        name = adopt.name_of_file(file) if file else adopt.name_of_image(image)
+        name = requirements.name_of_file(file) if file else images.name_of_image(image)
         path = starting.place(folder, name, force=force)
         if file:
-            draft = adopt.of_requirements(file, folder, name)
+            draft = requirements.of_requirements(file, folder, name)
         else:
-            draft = adopt.image(image, name, platform, site, open_store(store))
+            draft = images.read_image(image, name, platform, site, open_store(store))
         text, notes = draft.text(), len(draft.notes)
     else:
         name = recipe or "cuda12-torch"
         text = starting.shipped(name)
         path = starting.place(folder, name, force=force)
-    for written in starting.write(path, text):
+    for written in starting.write(path, text, schemas.text(schemas.recipe())):
         out(f"wrote {written}")
     if notes:
         out(f"  its end says what was left out or changed: {notes} note{'s' if notes > 1 else ''}")
@@ -90,11 +92,13 @@ def init(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of a recipe."""
-    from imagebuilder import recipe
+def schema(
+    of_site: Annotated[bool, typer.Option("--site-file", help="Of a site file instead.")] = False,
+) -> None:
+    """Print the JSON Schema of a recipe, for editors."""
+    from imagebuilder.workflow import schemas
 
-    out_json(recipe.schema())
+    out_json(schemas.site_file() if of_site else schemas.recipe())
 
 
 @app.command()
@@ -112,7 +116,7 @@ def check(
     for path in recipes:
         locked = locks.path_for(path).exists()
         try:
-            check_recipe(path, locked=require_lock)
+            own = check_recipe(path, locked=require_lock)
         except ImagebuilderError as error:
             worst = max(worst, error.exit_code)
             problems = [dataclasses.asdict(problem) for problem in error.problems]
@@ -122,9 +126,10 @@ def check(
             if not as_json:
                 complain(error)
         else:
-            rows.append({"recipe": str(path), "ok": True, "locked": locked})
+            rows.append({"recipe": str(path), "ok": True, "locked": locked, **copied.told(own)})
             if not as_json:
                 out(f"{path}: ok, " + ("locked" if locked else "not locked yet"))
+                copied.show(own)
     if as_json:
         out_json(rows)
     raise typer.Exit(worst)
@@ -201,11 +206,12 @@ def lock(
 @app.command()
 def plan(recipe_file: RecipeFile, platform: PlatformName = "", as_json: Json = False) -> None:
     """Show the layers that a build would make. Offline; needs a lock."""
-    from imagebuilder.workflow import read_plans
+    from imagebuilder.workflow import read_locks
 
-    planned = [plan for _, plan in read_plans(recipe_file, platform)]
+    read = read_locks(recipe_file)
+    planned = [plan for _, plan in read.plans(platform)]
     if as_json:
-        rows = [_described(plan) for plan in planned]
+        rows = [{**_described(plan), **copied.told(read.copied, names=True)} for plan in planned]
         # An object for one image, a list for several.
         out_json(rows[0] if len(rows) == 1 else rows)
         return
@@ -213,6 +219,7 @@ def plan(recipe_file: RecipeFile, platform: PlatformName = "", as_json: Json = F
         if len(planned) > 1:
             out(("\n" if number else "") + image.platform)
         _show_plan(image)
+    copied.show(read.copied)
 
 
 def _layers(planned: Plan) -> list[dict[str, object]]:

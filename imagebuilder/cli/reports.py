@@ -11,9 +11,14 @@ from imagebuilder.cli.base import (
     HtmlFile,
     Json,
     JunitFile,
+    PlainHttp,
     PlatformName,
+    ReportKey,
+    SiteFile,
     StoreFolder,
     app,
+    ask_password,
+    err,
     open_store,
     out,
     out_json,
@@ -24,6 +29,16 @@ from imagebuilder.errors import ImagebuilderError, InputError, TestFailure
 
 if TYPE_CHECKING:
     from imagebuilder.smoke.checkpoints import CompareRules, Comparison
+
+
+_AttachTo = Annotated[
+    str,
+    typer.Option(
+        "--attach",
+        metavar="IMAGE",
+        help="Attach the report to this image in a registry: registry.example/team/name, :TAG or @DIGEST.",
+    ),
+]
 
 
 @app.command("report")
@@ -37,17 +52,32 @@ def report(
     platform: PlatformName = "",
     html: HtmlFile = None,
     junit: JunitFile = None,
+    attach: _AttachTo = "",
+    sign_key: ReportKey = None,
+    plain_http: PlainHttp = False,
+    site: SiteFile = None,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Show the report of a smoke test again. Exit code 0 even if the test failed."""
+    """Show the report of a smoke test again, or attach it. Exit code 0 even if the test failed."""
+    from imagebuilder.host.site import detect
+    from imagebuilder.publish import attach as attaching
+    from imagebuilder.publish.attest import signing_keys
     from imagebuilder.smoke import report as reports
 
-    found = reports.read(_report_file(target, store, platform))
+    if sign_key and not attach:
+        raise InputError("--sign-key has no effect without --attach", where="imagebuilder report")
+    file = _report_file(target, store, platform)
+    found = reports.read(file)
     write_views(found, html, junit)
+    if attach:
+        key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
+        request = attaching.AttachRequest(image=attach, key=key, plain_http=plain_http)
+        made = attaching.attach(reports.read_bytes(file), request, open_store(store), detect(site))
+        err(made.told)
     if as_json:
         out(reports.dumps(found).rstrip("\n"))
-    elif html is None and junit is None:
+    elif html is None and junit is None and not attach:
         for line in reports.lines(found):
             out(line)
 

@@ -13,9 +13,11 @@ from imagebuilder.cli.base import (
     JunitFile,
     PlainHttp,
     PlatformName,
+    ReportKey,
     SiteFile,
     StoreFolder,
     app,
+    ask_password,
     err,
     open_store,
     out,
@@ -26,6 +28,7 @@ from imagebuilder.cli.engines import load_image
 from imagebuilder.errors import InputError, TestFailure
 
 if TYPE_CHECKING:
+    from imagebuilder.smoke.report import CheckResult
     from imagebuilder.smoke.target import SmokeTarget
     from imagebuilder.store import Store
 
@@ -83,8 +86,15 @@ _Epochs = Annotated[int, typer.Option("--epochs", help="Number of epochs that --
 _Full = Annotated[
     bool, typer.Option("--full", help="Let --scaling train on all 60,000 digits, downloaded with npm.")
 ]
+_Again = Annotated[
+    bool, typer.Option("--again", help="Run every check, also those whose earlier results hold.")
+]
 _Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Also write the JSON report to this file.")
+]
+_Attach = Annotated[
+    bool,
+    typer.Option("--attach", help="Attach the report to the image, which must be named by its registry."),
 ]
 
 
@@ -106,9 +116,12 @@ def smoke_test(
     workload: _Workload = "digits",
     epochs: _Epochs = 1,
     full: _Full = False,
+    again: _Again = False,
     report: _Report = None,
     html: HtmlFile = None,
     junit: JunitFile = None,
+    attach: _Attach = False,
+    sign_key: ReportKey = None,
     plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
@@ -116,43 +129,85 @@ def smoke_test(
 ) -> None:
     """Test an image in two containers. Exit code 0: passed, 1: failed, 2: could not run."""
     from imagebuilder.host.site import detect
+    from imagebuilder.publish import attach as attaching
+    from imagebuilder.publish.attest import signing_keys
     from imagebuilder.smoke import report as reports
     from imagebuilder.smoke.nodes import remote
     from imagebuilder.smoke.run import Watch, run_smoke
     from imagebuilder.smoke.target import Scaling, SmokeOptions, expecting
+    from imagebuilder.workflow import named
 
-    named = remote.checked(hosts) if hosts else ()
+    nodes_there = remote.checked(hosts) if hosts else ()
     options = SmokeOptions(
         mode=cast("Any", mode),
         runtime=cast("Any", runtime),
-        nodes=len(named) if named else nodes,
-        hosts=named,
+        nodes=len(nodes_there) or nodes,
+        hosts=nodes_there,
         nproc_per_node=nproc_per_node,
         patience=patience,
         only=frozenset(checks or ()),
         transport=cast("Any", transport),
         min_busbw=min_busbw,
         scaling=Scaling(asked=scaling, workload=cast("Any", workload), epochs=epochs, full=full),
+        again=again,
     )
-    where = open_store(store)
-    found = expecting(_smoke_target(target, runtime, where, platform, plain_http, site, named), expect or ())
-    watch = Watch(ended=lambda check: err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
-    result = run_smoke(found, options, store=where, site=detect(site), watch=watch)
+    _require_attachable(target, attach=attach, partial=bool(checks), signing=sign_key is not None)
+    # Before the test, which takes minutes: a wrong key or password must not waste it.
+    key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
+    where, surroundings = open_store(store), detect(site)
+    found = _smoke_target(target, runtime, where, platform, plain_http, site, nodes_there)
+    found = expecting(found, expect or ())
+    watch = Watch(ended=lambda check: err(_row(check)))
+    result = run_smoke(found, options, store=where, site=surroundings, watch=watch)
     if result.digest and not checks:
         # This report allows a push. A run with --check proves nothing, and must not replace a passing report.
         reports.write(result, where.report(result.digest))
     if report is not None:
         reports.write(result, report)
     write_views(result, html, junit)
+    if attach:
+        request = attaching.AttachRequest(image=target, key=key, plain_http=plain_http)
+        err(attaching.attach(reports.dumps(result).encode(), request, where, surroundings).told)
     if as_json:
         out(reports.dumps(result).rstrip("\n"))
     else:
         for line in reports.lines(result):
             out(line)
-        if result.passed and result.digest and found.origin == "built":
-            out(f"next: imagebuilder push {target} REGISTRY/NAME")
+        if result.passed and target and not named(target).in_registry:
+            out(f"next: {_next(target, where, platform, result.runtime)}")
     if not result.passed:
         raise typer.Exit(TestFailure.exit_code)
+
+
+def _row(check: CheckResult) -> str:
+    how = "reused" if check.reused else f"{check.seconds:.1f} s"
+    return f"{check.status:8} {check.name}  {how}"
+
+
+def _next(target: str, store: Store, platform: str, engine: str) -> str:
+    """Say how to publish what was tested: `push` sends images of the store, an engine those that it has."""
+    from imagebuilder.workflow import last_image
+
+    if last_image(target, store, platform):
+        return f"imagebuilder push {target} REGISTRY/NAME"
+    return f"{engine} tag {target} REGISTRY/NAME:TAG && {engine} push REGISTRY/NAME:TAG"
+
+
+def _require_attachable(target: str, *, attach: bool, partial: bool, signing: bool) -> None:
+    """Refuse options that contradict each other, before the test runs."""
+    from imagebuilder.workflow import named
+
+    if signing and not attach:
+        raise InputError("--sign-key has no effect without --attach", where="imagebuilder smoke-test")
+    if attach and partial:
+        raise InputError("a report of single checks proves nothing: leave out --check", where="--attach")
+    if attach and not named(target).in_registry:
+        raise InputError(
+            "name the image as registry.example/team/name@DIGEST: the report is attached there",
+            where="--attach",
+            hint="to attach an existing report, run: imagebuilder report "
+            f"{target or 'RECIPE'} --attach REPOSITORY",
+        )
 
 
 def _smoke_target(

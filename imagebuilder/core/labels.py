@@ -24,10 +24,14 @@ LOCK = f"{OWN}lock"
 RECIPE = f"{OWN}recipe"
 # Checksums of the user's own files: one for each folder that the recipe copies, in its order.
 PROJECT = f"{OWN}project"
-# Checksum of the folder of the user's own package.
+# The user's own package: its name, and the checksum of its folder.
 PACKAGE = f"{OWN}package"
 # Which engine made the image, where that matters.
 ENGINE = f"{OWN}engine"
+# The user's own training check, as JSON.
+TRAINING = f"{OWN}check.training"
+# What the recipe demands of a smoke report, as JSON; not there if any passing report will do.
+PROOF = f"{OWN}proof"
 SSH_PORT = f"{OWN}ssh.port"
 SSH_USER = f"{OWN}ssh.user"
 SSH_KEYS = f"{OWN}ssh.keys"

@@ -6,9 +6,13 @@ keys), smoke/verdict.py and smoke/evidence.py (reports of other versions of imag
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, RootModel
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, RootModel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 _Row = TypeVar("_Row", bound=BaseModel)
 
@@ -23,3 +27,28 @@ class Table(RootModel[dict[str, _Row]], Generic[_Row]):
     """A file whose top level is a mapping from names to rows of one kind."""
 
     model_config = ConfigDict(frozen=True, strict=True)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule for a text, as metadata of `Annotated[str, ...]`. JSON Schemas get its pattern.
+
+    Attributes:
+        check: returns the text, or raises `yamlfile.Invalid`.
+        pattern: regular expression in the dialect that Python and ECMA 262 share. It matches every whole text
+            that `check` accepts, and perhaps more.
+
+    """
+
+    check: Callable[[str], str]
+    pattern: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Run the check after pydantic's own."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, described: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Add the pattern to the JSON Schema."""
+        return {**handler(described), "pattern": f"^(?:{self.pattern})$"}

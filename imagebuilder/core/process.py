@@ -1,6 +1,7 @@
 """Run every subprocess: argv only, with a time limit, and with the output kept for the error.
 
-`run` waits for the end; `stream` passes on the output of a long command while it runs.
+`run` waits for the end; `stream` passes on the output of a long command while it runs, and `feed` gives it a
+long input.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
 from imagebuilder.errors import EnvironmentFault, ImagebuilderError
 
@@ -139,6 +142,59 @@ def stream(
         result = Result(argv=words, code=-signal.SIGKILL, stdout="", stderr="")
         raise CommandError(result, f"did not end within {timeout:g} s")
     return code
+
+
+def feed(
+    argv: Sequence[str | Path],
+    write: Callable[[BinaryIO], None],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """Run a long command whose input is made while it runs.
+
+    Args:
+        argv: the command and its arguments; never a shell line.
+        write: writes the input. The command may end without reading all of it.
+        timeout: seconds after which the command and all its children are killed.
+        env: variables on top of this process's own.
+
+    Raises:
+        EnvironmentFault: the command is not installed.
+        CommandError: it failed, or exceeded the limit; both streams of its output are in the `stderr`.
+
+    """
+    words = tuple(str(word) for word in argv)
+    said: list[str] = []
+    child = _start(words, env, None, stdin=True, merged=True)
+    pipe = cast("BinaryIO", cast("TextIOWrapper", child.stdin).buffer)
+    output = cast("IO[str]", child.stdout)
+    listener = threading.Thread(target=lambda: said.extend(output), daemon=True)
+    watch = threading.Timer(timeout, lambda: _signal(child, signal.SIGKILL))
+    watch.daemon = True
+    started = time.monotonic()
+    listener.start()
+    watch.start()
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            write(pipe)
+            pipe.close()
+        code = child.wait()
+    except BaseException:
+        # Not `_kill`, which would read the output that the listener reads.
+        _signal(child, signal.SIGKILL)
+        child.wait()
+        raise
+    finally:
+        watch.cancel()
+        listener.join()
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
+        output.close()
+    if code != 0:
+        late = time.monotonic() - started >= timeout
+        reason = f"did not end within {timeout:g} s" if late else f"ended with {code}"
+        raise CommandError(Result(argv=words, code=code, stdout="", stderr="".join(said)), reason)
 
 
 def _start(

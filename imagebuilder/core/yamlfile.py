@@ -161,7 +161,7 @@ def printable(text: str) -> str:
 def validate(
     document: Document,
     model: type[_Model],
-    renames: Mapping[str, str] | None = None,
+    hints: Mapping[str, str] | None = None,
     also: Iterable[KeyProblem] = (),
 ) -> _Model:
     """Check a document against a model.
@@ -169,8 +169,7 @@ def validate(
     Args:
         document: the result of `read`.
         model: the pydantic model to make.
-        renames: common wrong keys at the top level and the right ones, for suggestions that similar spelling
-            cannot find.
+        hints: common wrong keys at the top level, each with its hint, where similar spelling finds none.
         also: problems found by other checks, to be reported together with the model's.
 
     Raises:
@@ -188,7 +187,7 @@ def validate(
     written = [entry for entry in document.problems if entry.path not in mistyped]
     said = {entry.path for entry in written}
     modelled = [
-        document.problem(item["loc"], *_explain(item, model, renames or {}))
+        document.problem(item["loc"], *_explain(item, model, hints or {}))
         for item in items
         if item["loc"] not in said
     ]
@@ -215,9 +214,16 @@ def _joined(document: Document, problems: Iterable[KeyProblem]) -> ImagebuilderE
     return InputError.of(ranked)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Suggest the most similar known word: a sentence, or an empty string."""
-    matches = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Suggest the most similar known word: a sentence, or an empty string.
+
+    Args:
+        word: an unknown word.
+        known: words that are right.
+        cutoff: how similar the two must be, from 0 to 1, as in `difflib.get_close_matches`.
+
+    """
+    matches = difflib.get_close_matches(word, sorted(known), n=1, cutoff=cutoff)
     return f"perhaps you meant `{matches[0]}`" if matches else ""
 
 
@@ -372,15 +378,15 @@ _WANTED = {
 }
 
 
-def _explain(item: Any, model: type[BaseModel], renames: Mapping[str, str]) -> tuple[str, str]:
+def _explain(item: Any, model: type[BaseModel], hints: Mapping[str, str]) -> tuple[str, str]:
     """Turn one of pydantic's errors into our message and hint."""
     path, value = item["loc"], item["input"]
     match item["type"]:
         case "extra_forbidden":
             key, known = str(path[-1]), _fields(model, path[:-1])
-            rename = renames.get(key, "") if len(path) == 1 else ""
-            hint = f"use `{rename}`" if rename else nearest(key, known)
-            answer = f"`{key}` is not a known key", hint or f"known here: {', '.join(sorted(known))}"
+            hint = hints.get(key, "") if len(path) == 1 else ""
+            hint = hint or nearest(key, known) or f"known here: {', '.join(sorted(known))}"
+            answer = f"`{key}` is not a known key", hint
         case "missing":
             answer = f"`{path[-1]}` is missing", f"add `{path[-1]}:`"
         case _ if value is None:

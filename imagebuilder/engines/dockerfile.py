@@ -75,7 +75,6 @@ def build(
 
     """
     started = time.monotonic()
-    render.require_possible(plan)
     builder = buildx.look_up(options.builder)
     if not builder.merges:
         if output is not None:
@@ -184,7 +183,7 @@ def _sources(plan: Plan, context: BuildContext, folder: Path) -> tuple[tuple[str
 
 def _projects(plan: Plan, context: BuildContext, folder: Path) -> tuple[tuple[str, str], ...]:
     """Make a build context of each folder of the user's, with only what is copied."""
-    found = render.projects(plan)
+    found = render.own_folders(plan)
     for name, layer in found:
         source = project.find(context.recipe_folder, layer.source, layer.title)
         project.write_folder(layer, source, folder / name)

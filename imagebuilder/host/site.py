@@ -8,14 +8,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
 from imagebuilder.catalog.upstream import Upstream, Versions
 from imagebuilder.core import yamlfile
-from imagebuilder.core.model import Strict
+from imagebuilder.core.model import Rule, Strict
 from imagebuilder.errors import InputError, Problem
 from imagebuilder.host import settings
 
@@ -300,55 +300,102 @@ def _registry_place(value: str) -> str:
     return value
 
 
-_Url = Annotated[str, AfterValidator(_url)]
+_Url = Annotated[str, Rule(_url, r"(?:(?:https?|file)://\S*)?")]
 
 
 class _Proxies(Strict):
+    """Proxies, as in the variables `http_proxy`, `https_proxy` and `no_proxy`."""
+
     http: _Url = ""
     https: _Url = ""
     no_proxy: str = ""
 
 
 class _Archive(Strict):
-    url: _Url
-    key: str = ""
+    """Mirror of another package archive of a base from a registry."""
+
+    url: Annotated[_Url, Field(description="URL of the mirror.")]
+    key: Annotated[str, Field(description="File with the archive's public keys, if the base has none.")] = ""
 
 
 class _Apt(Strict):
-    mirror: _Url = ""
-    security_mirror: _Url = ""
-    ports_mirror: _Url = ""
-    archives: Annotated[dict[str, _Archive], Field(default_factory=dict)]
-    options: Annotated[dict[str, str], AfterValidator(_apt_options), Field(default_factory=dict)]
+    """How apt reaches the distribution's archives."""
+
+    mirror: Annotated[_Url, Field(description="Mirror of the distribution's archive.")] = ""
+    security_mirror: Annotated[_Url, Field(description="Mirror of its security updates.")] = ""
+    ports_mirror: Annotated[_Url, Field(description="Mirror of Ubuntu's archive for other processors.")] = ""
+    archives: Annotated[
+        dict[str, _Archive],
+        Field(default_factory=dict, description="Mirrors of other archives, by their names in locks."),
+    ]
+    options: Annotated[
+        dict[str, str],
+        AfterValidator(_apt_options),
+        Field(
+            default_factory=dict,
+            description="Options of apt's `Acquire::` group.",
+            json_schema_extra={"propertyNames": {"pattern": f"^{_APT_NAME.pattern}$"}},
+        ),
+    ]
 
 
 class _Registry(Strict):
-    ca: str = ""
-    client_cert: str = ""
-    client_key: str = ""
-    plain_http: bool = False
-    mirror: Annotated[str, AfterValidator(_registry_place)] = ""
+    """How to reach one registry."""
+
+    ca: Annotated[str, Field(description="PEM file with CA certificates to trust for it.")] = ""
+    client_cert: Annotated[str, Field(description="PEM file with this host's certificate.")] = ""
+    client_key: Annotated[str, Field(description="PEM file with the certificate's key.")] = ""
+    plain_http: Annotated[bool, Field(description="Whether it speaks HTTP without TLS.")] = False
+    mirror: Annotated[
+        str,
+        Rule(_registry_place, f"(?:{_REGISTRY_PLACE.pattern})?"),
+        Field(description="Registry to read its images from: `host[:port][/folder]`."),
+    ] = ""
 
 
 class _Tools(Strict):
-    where: _Where = "auto"
-    image: Annotated[str, AfterValidator(_image)] = _TOOLS_IMAGE
+    """Where apt, dpkg and mmdebstrap run."""
+
+    where: Annotated[_Where, Field(description="`auto`: in a container if this host lacks one of them.")] = (
+        "auto"
+    )
+    image: Annotated[str, Rule(_image, _IMAGE.pattern), Field(description="Image of that container.")] = (
+        _TOOLS_IMAGE
+    )
 
 
 class _SiteFile(Strict):
     """The keys of a site file. A key that is left out keeps the host's setting."""
 
-    proxies: Annotated[_Proxies, Field(default_factory=_Proxies)]
-    ca: str = ""
-    index: _Url = ""
-    extra_indexes: tuple[_Url, ...] = ()
-    wheel_folders: tuple[Annotated[str, AfterValidator(_folder)], ...] = ()
-    index_strategy: IndexStrategy | None = None
-    no_index: bool = False
-    apt: Annotated[_Apt, Field(default_factory=_Apt)]
-    registries: Annotated[dict[str, _Registry], Field(default_factory=dict)]
-    sources: Annotated[dict[str, Versions], Field(default_factory=dict)]
-    tools: Annotated[_Tools, Field(default_factory=_Tools)]
+    proxies: Annotated[_Proxies, Field(default_factory=_Proxies, description="Proxies to the outside.")]
+    ca: Annotated[str, Field(description="PEM file with the certificates of every CA to trust.")] = ""
+    index: Annotated[_Url, Field(description="URL of the package index.")] = ""
+    extra_indexes: Annotated[tuple[_Url, ...], Field(description="URLs of more package indexes.")] = ()
+    wheel_folders: Annotated[
+        tuple[Annotated[str, AfterValidator(_folder)], ...],
+        Field(description="Folders with wheels, or pages with links to wheels."),
+    ] = ()
+    index_strategy: Annotated[
+        IndexStrategy | None, Field(description="uv's setting for packages that several indexes have.")
+    ] = None
+    no_index: Annotated[bool, Field(description="Whether to use the wheel folders only.")] = False
+    apt: Annotated[_Apt, Field(default_factory=_Apt, description="The distribution's archives.")]
+    registries: Annotated[
+        dict[str, _Registry], Field(default_factory=dict, description="Registries, by host and port.")
+    ]
+    sources: Annotated[
+        dict[str, Versions],
+        Field(
+            default_factory=dict,
+            description="Source archives to compile, by component and version: `url` and `sha256`.",
+        ),
+    ]
+    tools: Annotated[_Tools, Field(default_factory=_Tools, description="Where apt and its kin run.")]
+
+
+def schema() -> dict[str, Any]:
+    """Describe a site file as JSON Schema."""
+    return _SiteFile.model_json_schema()
 
 
 _INDEX_KEYS = frozenset({"index", "extra_indexes", "wheel_folders", "no_index", "index_strategy"})
@@ -367,7 +414,7 @@ _RENAMES = {
 def _read(path: Path) -> _SiteFile:
     """Read a site file; relative paths in it start at its own folder."""
     document = yamlfile.read(path)
-    given = yamlfile.validate(document, _SiteFile, _RENAMES)
+    given = yamlfile.validate(document, _SiteFile, {name: f"use `{key}`" for name, key in _RENAMES.items()})
     changes: dict[str, object] = {}
     problems: list[Problem] = []
 

@@ -23,6 +23,7 @@ from imagebuilder.store import ImageRecord, IndexRecord, Store, explained, link_
 
 _MARK = documents.dumps({"imageLayoutVersion": "1.0.0"})
 _PIECE = 1 << 20
+_FILES = frozenset({".tar", ".sqsh"})  # all other names are folders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +137,17 @@ def replacing(destination: Path) -> Iterator[Path]:
     """Yield a path beside the destination; if the block succeeds, it is renamed to the destination.
 
     Args:
-        destination: a file if the name ends in `.tar`, else a folder.
+        destination: a file if the name ends in `.tar` or `.sqsh`, else a folder.
 
     Raises:
         InputError: the destination exists and is not an image.
         StoreError: the disk is full or not writable.
 
     """
-    archived = destination.suffix == ".tar"
+    archived = destination.suffix in _FILES
     if archived and destination.is_dir():
-        raise InputError("is a folder", where=str(destination), hint="name a file that ends in .tar")
+        hint = f"name a file that ends in {destination.suffix}"
+        raise InputError("is a folder", where=str(destination), hint=hint)
     if not archived:
         _require_layout_or_nothing(destination)
     with _beside(destination) as folder:

@@ -51,6 +51,7 @@ class Config:
 def config(selection: Selection, lock: Lock, user: User, project: Project) -> Config:
     """Make the config of an image from its recipe, its lock and what is known of the user's own files."""
     recipe = selection.recipe
+    training = recipe.checks.own_training
     said = {name: text for name, text in recipe.about.model_dump().items() if text}
     # A suite that is bootstrapped from its archive has a name but no digest: the lock's checksum identifies
     # it.
@@ -72,7 +73,13 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
         label_names.SSH_PORT: str(recipe.ssh.port),
         label_names.SSH_USER: user.name,
         **({label_names.PROJECT: " ".join(project.checksums)} if project.checksums else {}),
-        **({label_names.PACKAGE: project.package} if project.package else {}),
+        **(
+            {label_names.PACKAGE: f"{lock.project.name} {project.package}"}
+            if lock.project and project.package
+            else {}
+        ),
+        **({label_names.TRAINING: training.model_dump_json()} if training else {}),
+        **({label_names.PROOF: demands} if (demands := recipe.proof.label()) else {}),
         **({label_names.SSH_KEYS: "baked"} if recipe.ssh.keys == "baked" else {}),
         **{f"{label_names.ALLOWED_ENV}{entry.name}": entry.reason for entry in recipe.allow_env},
         **{f"{label_names.PIN}{name}": version for name, version in lock.pins.items()},
@@ -103,7 +110,7 @@ def environment(selection: Selection, lock: Lock) -> dict[str, str]:
     """Return all variables of the image. The recipe's win, then components', the venv's and the base's."""
     env = {"PATH": PATH, "VIRTUAL_ENV": VENV, "LANG": "C.UTF-8"}
     for part in selection.parts:
-        env |= part.env
+        env |= part.env(lock.pins.get(part.component.name, ""))
     return _on_top(inherited_env(lock.image.env) if lock.image else {}, {**env, **selection.recipe.env})
 
 

@@ -347,7 +347,7 @@ class PackageLayer:
     venv: str = VENV
 
     component = "project"
-    FORMAT = 1  # also of `layers/hooks/package`: a change there that changes bytes counts this up
+    FORMAT = 2  # increase this, too, if a change in `layers/hooks/package` or `plan/backend` changes bytes
 
     @property
     def title(self) -> str:
@@ -362,10 +362,19 @@ class PackageLayer:
         """Name the wheel, which the layer is made of."""
         return _key("package-wheel", self.FORMAT, self._made_of)
 
+    @cached_property
+    def root_key(self) -> str:
+        """Name the root that the backend runs in, without the package's files."""
+        return _key("package-root", self.FORMAT, self._root)
+
+    @property
+    def _root(self) -> list[object]:
+        system = [sorted(deb.sha256 for deb in self.packages), [layer.digest for layer in self.below]]
+        return [self.requirements.key, self.python, system]
+
     @property
     def _made_of(self) -> list[object]:
-        system = [sorted(deb.sha256 for deb in self.packages), [layer.digest for layer in self.below]]
-        return [self.name, self.checksum, self.requirements.key, self.python, system]
+        return [self.name, self.checksum, *self._root]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,7 +443,7 @@ class Project:
     def of_labels(cls, labels: Mapping[str, str]) -> Project:
         """Read what an image says of itself."""
         checksums = tuple(labels.get(label_names.PROJECT, "").split())
-        package = labels.get(label_names.PACKAGE, "")
+        package = labels.get(label_names.PACKAGE, "").rpartition(" ")[2]
         revision = labels.get(label_names.REVISION, "") if checksums or package else ""
         return cls(checksums=checksums, package=package, revision=revision)
 

@@ -11,7 +11,6 @@ import jinja2
 
 from imagebuilder.core import labels as label_names
 from imagebuilder.core import platforms
-from imagebuilder.errors import InputError
 from imagebuilder.lock.model import Source, Wheel
 from imagebuilder.plan import (
     BuiltLayer,
@@ -24,6 +23,7 @@ from imagebuilder.plan import (
     ProjectLayer,
     UpperOsLayer,
     WheelLayer,
+    backend,
 )
 
 # The folder that components are compiled in; it is not kept.
@@ -63,11 +63,7 @@ def render(plan: Plan, template: str) -> str:
         itself. It needs Dockerfile syntax 1.4 (BuildKit 0.10, Docker Engine 23), and names no place to fetch
         from.
 
-    Raises:
-        InputError: see `require_possible`.
-
     """
-    require_possible(plan)
     system = plan.system
     wheels = [layer for layer in plan.layers if isinstance(layer, WheelLayer)]
     entries = [entry for layer in plan.layers if isinstance(layer, FilesLayer) for entry in layer.entries]
@@ -81,6 +77,7 @@ def render(plan: Plan, template: str) -> str:
     environment.filters["quoted"] = _quoted
     environment.filters["json"] = json.dumps
     environment.filters["dirname"] = posixpath.dirname
+    environment.globals["backend"] = backend.script
     return environment.from_string(template).render(
         name=plan.name,
         # The default platform is left out.
@@ -96,33 +93,28 @@ def render(plan: Plan, template: str) -> str:
         bytecode=any(isinstance(layer, BytecodeLayer) for layer in plan.layers),
         files=entries,
         commands=[*_commands(entries), *_baked_keys(plan)],
-        project=projects(plan),
+        own=own_folders(plan),
+        package=_package(plan),
+        project=_projects(plan),
         config=plan.config,
         place=_PLACE,
         heredoc=_HEREDOC,
     )
 
 
-def projects(plan: Plan) -> tuple[tuple[str, ProjectLayer], ...]:
+def own_folders(plan: Plan) -> tuple[tuple[str, ProjectLayer | PackageLayer], ...]:
     """List the user's own folders, each with the name of the build context that it has to be given as."""
+    package = _package(plan)
+    return (*([("package", package)] if package else []), *_projects(plan))
+
+
+def _package(plan: Plan) -> PackageLayer | None:
+    return next((layer for layer in plan.layers if isinstance(layer, PackageLayer)), None)
+
+
+def _projects(plan: Plan) -> tuple[tuple[str, ProjectLayer], ...]:
     layers = [layer for layer in plan.layers if isinstance(layer, ProjectLayer)]
     return tuple((f"project-{number}", layer) for number, layer in enumerate(layers, start=1))
-
-
-def require_possible(plan: Plan) -> None:
-    """Refuse a plan that no Dockerfile can stand for.
-
-    Raises:
-        InputError: it has a package of the user's own.
-
-    """
-    for layer in plan.layers:
-        if isinstance(layer, PackageLayer):
-            raise InputError(
-                f"a Dockerfile cannot build `{layer.name}` yet, the package under `project:`",
-                where=plan.name,
-                hint="build with the embedded engine, or copy the package's folder with `copy:`",
-            )
 
 
 def upstream_sources(plan: Plan) -> tuple[Source, ...]:

@@ -21,12 +21,14 @@ _FOLDER = "files"
 _FILES = (
     ("entrypoint.bash", "/usr/local/bin/imagebuilder-entrypoint", 0o755),
     ("mpi-node.sh", "/usr/local/bin/imagebuilder-mpi-node", 0o755),
+    ("await.sh", "/usr/local/bin/imagebuilder-await", 0o755),
     ("settings.template", "/etc/imagebuilder/settings", 0o644),
     ("sshd_config.template", "/etc/imagebuilder/sshd_config", 0o644),
     ("sshd_direct.conf.template", "/etc/ssh/sshd_config.d/imagebuilder.conf", 0o644),
     ("ssh_config.template", "/etc/ssh/ssh_config.d/imagebuilder.conf", 0o644),
     ("profile.sh.template", "/etc/profile.d/imagebuilder.sh", 0o644),
 )
+_NAMES = "/var/lib/extrausers/passwd"
 _SSH_PORT = 22  # ssh's default
 # The end of the settings of an image with a baked-in key.
 _BAKED = """\
@@ -66,7 +68,13 @@ def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, 
         Entry(path=path, kind="file", mode=mode, text=_text(name, values)) for name, path, mode in _FILES
     )
     # sshd's folder for privilege separation, for an sshd that is started without the entrypoint.
-    return (*files, Entry(path="/run/sshd", kind="dir", mode=0o755))
+    folder = Entry(path="/run/sshd", kind="dir", mode=0o755)
+    if user == "root":
+        return (*files, folder)
+    # Where libnss-extrausers looks for users: the entrypoint writes a user id that the cluster chose there.
+    # Everywhere else the link leads nowhere.
+    names = Entry(path=_NAMES, kind="link", mode=0o777, text=f"{state_folder(user)}/passwd")
+    return (*files, folder, names)
 
 
 def state_folder(user: str) -> str:

@@ -84,12 +84,13 @@ def make_pair(path: Path, comment: str) -> None:
     _keygen("-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path)
 
 
-def secret_manifest(folder: Path, name: str) -> str:
+def secret_manifest(folder: Path, name: str, namespace: str = "") -> str:
     """Return a folder of keys as the YAML of a Kubernetes Secret, to be mounted as a volume.
 
     Args:
         folder: made by `make_keys`.
         name: name of the Secret.
+        namespace: of the Secret; empty for the user's own.
 
     Raises:
         InputError: the folder has no such keys, or the name is not valid in Kubernetes.
@@ -109,7 +110,7 @@ def secret_manifest(folder: Path, name: str) -> str:
     manifest = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name},
+        "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
         "type": "Opaque",
         "data": data,
     }

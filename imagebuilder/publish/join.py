@@ -6,8 +6,8 @@ each passed its smoke test. If the index is signed, each image must be signed to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,8 @@ from imagebuilder.errors import GateError, ImagebuilderError, InputError, Proble
 from imagebuilder.host.site import Site
 from imagebuilder.image import oci
 from imagebuilder.lock import file as lockfile
-from imagebuilder.publish import proof
-from imagebuilder.publish.attest import published, signature
-from imagebuilder.publish.attest.bundle import REPORT, SOURCE
+from imagebuilder.publish.attest import published, reports, signature
+from imagebuilder.publish.attest.bundle import SOURCE
 from imagebuilder.publish.attest.provenance import LOCK, RECIPE
 from imagebuilder.publish.attest.published import Published
 from imagebuilder.publish.gates import Gate, Waiver, pass_all
@@ -46,6 +45,7 @@ class JoinRequest:
         sign_key: to sign the index with; None for no signature.
         key: the key that must have signed each image; None for that of `sign_key`.
         unsigned_parts: platforms whose image needs no signature.
+        provers: further keys that may have signed reports, by name.
         plain_http: use plain HTTP with a registry that does not speak TLS.
 
     """
@@ -57,6 +57,7 @@ class JoinRequest:
     sign_key: EllipticCurvePrivateKey | None = None
     key: EllipticCurvePublicKey | None = None
     unsigned_parts: tuple[str, ...] = ()
+    provers: Mapping[str, EllipticCurvePublicKey] = field(default_factory=dict)
     plain_http: bool = False
 
 
@@ -123,7 +124,10 @@ def join(request: JoinRequest, site: Site) -> Joined:
             hint="--sign-key or --key requires signatures",
         )
     options = options_for(site, repository.host, plain_http=request.plain_http)
-    images = [published.read(published.open_image(image, options), key) for image in request.images]
+    images = [
+        published.read(published.open_image(image, options), key, provers=request.provers)
+        for image in request.images
+    ]
     for name in request.unsigned_parts:
         require_platform(name, [image.platform for image in images], "--unsigned-parts")
     made = joint(images, request.waived, None if key is None else request.unsigned_parts)
@@ -165,9 +169,10 @@ def joint(
     if unsigned is not None:
         signatures = _require_signatures(images, unsigned)
         images = [_signed_part(image) for image in images]
-    sources = [_source(image) for image in images]
+    sources = [next(iter(sources_of(image)), None) for image in images]
     gates = [Gate(name="recipe", check=lambda: _require_one_source(images, sources))]
-    gates += [Gate(name="smoke-test", check=partial(_require_proof, image)) for image in images]
+    keyed = unsigned is not None
+    gates += [Gate(name="smoke-test", check=partial(_require_proof, image, keyed=keyed)) for image in images]
     waivers = pass_all(gates, waived)
     source = sources[0] if not any(waiver.gate == "recipe" for waiver in waivers) else None
     checksum = lockfile.loads(source.lock, LOCK).checksum if source else ""
@@ -238,7 +243,9 @@ def _signed_part(image: Published) -> Published:
     """Ignore unsigned documents of a signed image, because anybody who may push can attach them."""
     if not image.signed:
         return image
-    return replace(image, attachments=tuple(item for item in image.attachments if item.signed))
+    return replace(
+        image, attachments=tuple(item for item in image.attachments if item.signed or item.signed_by)
+    )
 
 
 def _require_distinct(images: Sequence[Published]) -> None:
@@ -259,8 +266,9 @@ def _require_distinct(images: Sequence[Published]) -> None:
             )
 
 
-def _source(image: Published) -> RecipeSource | None:
-    """Return the attached recipe and lock that match an image's labels."""
+def sources_of(image: Published) -> tuple[RecipeSource, ...]:
+    """Return the attached recipes and locks that match an image's labels; a push attaches one."""
+    matching = []
     for found in image.attachments:
         if found.kind != SOURCE:
             continue
@@ -270,8 +278,8 @@ def _source(image: Published) -> RecipeSource | None:
         except (ImagebuilderError, UnicodeDecodeError):
             continue
         if lock is not None and lock.checksum == image.labels.get(label_names.LOCK):
-            return source
-    return None
+            matching.append(source)
+    return tuple(matching)
 
 
 def _require_one_source(images: Sequence[Published], sources: Sequence[RecipeSource | None]) -> None:
@@ -305,11 +313,11 @@ def _require_one_source(images: Sequence[Published], sources: Sequence[RecipeSou
         )
 
 
-def _require_proof(image: Published) -> None:
-    reports = [found.data for found in image.attachments if found.kind == REPORT]
-    if reason := proof.shortcoming(reports, image.digest):
+def _require_proof(image: Published, *, keyed: bool) -> None:
+    if lacking := reports.lacking(image, keyed=keyed):
         raise GateError(
-            f"on {printable(image.platform)}: {reason}",
+            f"on {printable(image.platform)}: {'; '.join(lacking)}",
             where=str(image.reference),
-            hint="run the smoke test where it was built, and push again (or join with --untested)",
+            hint="run the smoke test and attach its report: imagebuilder smoke-test --attach "
+            "(or join with --untested)",
         )

@@ -17,7 +17,7 @@ from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import GateError, ImagebuilderError, InputError
 from imagebuilder.host.site import Site
 from imagebuilder.publish import gates, leaks, proof
-from imagebuilder.publish.attest import bundle, publish
+from imagebuilder.publish.attest import bundle, publish, signing_keys
 from imagebuilder.publish.attest.bundle import ImageDocument
 from imagebuilder.publish.attest.publish import Attached
 from imagebuilder.publish.gates import Gate, Placed, Waiver
@@ -46,6 +46,7 @@ class PushRequest:
         untested_on: platforms whose image needs no smoke test.
         attach: attach documents.
         plain_http: speak plain HTTP with a registry that does not speak TLS.
+        candidate: the proof is still to come: push under a candidate's tag only, without the gate for it.
 
     """
 
@@ -58,6 +59,7 @@ class PushRequest:
     untested_on: tuple[str, ...] = ()
     attach: bool = True
     plain_http: bool = False
+    candidate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +144,9 @@ def prepare(request: PushRequest, store: Store) -> Candidate:
             "`build --engine docker` is in Docker: use `docker push`",
         )
     waived = _waived(request, last)
+    if request.candidate:
+        _require_no_tags(request)
+        return Candidate(request=request, last=last, tags=(candidate_tag(last),), own=(), waived=waived)
     tags, own = _tags(last, store, parse(request.repository).path)
     return Candidate(request=request, last=last, tags=tags, own=own, waived=waived)
 
@@ -210,7 +215,7 @@ def pass_gates(
         review = gates.review(_findings(image, context), reviewed)
         unused &= set(review.unused)
         prefix = f"on {image.platform}: " if len(candidate.last.known) > 1 else ""
-        own = _gates(candidate.request.target, image, context.store, review.findings)
+        own = _gates(candidate.request, image, context, review.findings)
         try:
             waivers = (*gates.pass_all(own, candidate.waived[image.platform]), *review.waivers)
         except ImagebuilderError as error:
@@ -284,6 +289,27 @@ def _tags(last: Last, store: Store, repository: str) -> tuple[tuple[str, ...], t
     return given, own
 
 
+def candidate_tag(last: Last) -> str:
+    """Return the tag of a candidate: `candidate-` and the first twelve digits of its digest.
+
+    So two candidates never share a tag, and the tag says which bytes it points to.
+    """
+    return f"candidate-{last.whole.manifest.partition(':')[2][:12]}"
+
+
+def _require_no_tags(request: PushRequest) -> None:
+    """Refuse what contradicts `--candidate`."""
+    wrong = [f"the tag {name}" for name in (parse(request.repository).tag, *request.tags) if name]
+    wrong += ["--untested"] if "smoke-test" in request.waived or request.untested_on else []
+    if wrong:
+        raise InputError(
+            "a candidate has one tag, made of its digest, and needs no test yet: "
+            f"leave out {', '.join(wrong)}",
+            where="--candidate",
+            hint="`imagebuilder promote` sets the other tags once the image is proven",
+        )
+
+
 def _findings(image: ImageRecord, context: PushContext) -> tuple[Placed, ...]:
     """Search an image for secrets; warn of files that could not be searched."""
     live = context.progress
@@ -300,14 +326,28 @@ def _findings(image: ImageRecord, context: PushContext) -> tuple[Placed, ...]:
     return scan.findings
 
 
-def _gates(target: str, image: ImageRecord, store: Store, findings: Sequence[Placed]) -> tuple[Gate, ...]:
+def _gates(
+    request: PushRequest, image: ImageRecord, context: PushContext, findings: Sequence[Placed]
+) -> tuple[Gate, ...]:
     """Return the gates of an image, given its findings."""
+    tested = Gate(name="smoke-test", check=lambda: _require_proof(request, image, context))
     return (
-        Gate(name="recipe", check=lambda: require_in_step(target, store, image.platform)),
-        Gate(name="smoke-test", check=lambda: proof.require(image, store)),
+        Gate(name="recipe", check=lambda: require_in_step(request.target, context.store, image.platform)),
+        *(() if request.candidate else (tested,)),
         Gate(name="secrets", check=lambda: gates.require_no_secrets(findings)),
         Gate(name="baked-keys", check=lambda: gates.require_no_baked_keys(findings)),
     )
+
+
+def _require_proof(request: PushRequest, image: ImageRecord, context: PushContext) -> None:
+    """Refuse an image without the proof that its recipe demands; the push signs the report."""
+    signers: list[str] = []
+    if context.key is not None and named(request.target).is_recipe:
+        policy = proof.policy_of(labels(image, context.store), image.name)
+        own = context.key.public_key().public_numbers()
+        provers = signing_keys.load_provers(policy, Path(request.target))
+        signers = [name for name, key in provers.items() if key.public_numbers() == own]
+    proof.require(image, context.store, signers)
 
 
 def _documents(

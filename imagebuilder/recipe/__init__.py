@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagebuilder.recipe.model import Hosts, NotSecret, Recipe, RegistryImage, Ssh, is_name, schema
+from imagebuilder.recipe.model import Hosts, NotSecret, Recipe, RegistryImage, Ssh, is_name
 from imagebuilder.recipe.places import Places
 from imagebuilder.recipe.project import Copy
 from imagebuilder.recipe.reading import checked, load, read, with_pins
@@ -19,6 +19,5 @@ __all__ = [
     "is_name",
     "load",
     "read",
-    "schema",
     "with_pins",
 ]

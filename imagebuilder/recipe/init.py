@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from imagebuilder.core import files, yamlfile
 from imagebuilder.errors import InputError
-from imagebuilder.recipe import schema
 
 SCHEMA = "recipe.schema.json"
 
@@ -41,12 +39,13 @@ def place(folder: Path, name: str, *, force: bool = False) -> Path:
     return path
 
 
-def write(path: Path, text: str) -> tuple[Path, Path]:
+def write(path: Path, text: str, schema: str) -> tuple[Path, Path]:
     """Write a recipe and the schema beside it; an older schema is replaced, because it is generated.
 
     Args:
         path: of the recipe; its folder is created if it does not exist.
         text: the recipe.
+        schema: the JSON Schema of recipes.
 
     Returns:
         The files written.
@@ -58,7 +57,7 @@ def write(path: Path, text: str) -> tuple[Path, Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        path.with_name(SCHEMA).write_text(schema_text(), encoding="utf-8")
+        path.with_name(SCHEMA).write_text(schema, encoding="utf-8")
     except OSError as error:
         raise InputError(
             f"cannot be written: {error.strerror}",
@@ -66,8 +65,3 @@ def write(path: Path, text: str) -> tuple[Path, Path]:
             hint="name a folder that you may write to",
         ) from error
     return path, path.with_name(SCHEMA)
-
-
-def schema_text() -> str:
-    """Return the recipe's JSON Schema as the text of a file."""
-    return json.dumps(schema(), indent=2) + "\n"

@@ -6,19 +6,20 @@ import hashlib
 import json
 import posixpath
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from imagebuilder.core import platforms as known_platforms
 from imagebuilder.core import yamlfile
-from imagebuilder.core.model import Strict
+from imagebuilder.core.model import Rule, Strict
 from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
+from imagebuilder.recipe.checks import Checks
 from imagebuilder.recipe.jobsettings import AllowedVariable
 from imagebuilder.recipe.project import Copies, OwnPackage, PackageKey, WorkFolder
 from imagebuilder.recipe.proof import ProofPolicy
@@ -27,6 +28,8 @@ _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
 # `packaging` also accepts spaces around a version and a `v` before it: a pin has neither.
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]*")
+# A requirement by URL has an `@`, any other has none (PEP 508).
+_REQUIREMENT = r"\s*[A-Za-z0-9][^@]*"
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _PYTHON = re.compile(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?")
 _SUITE = re.compile(r"(debian|ubuntu):([a-z]+)")
@@ -35,20 +38,23 @@ _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_PATH = 1_000
+# The first port on which users other than root may listen.
+FIRST_FREE_PORT = 1024
 # Keys that change nothing in a lock.
 _NOT_RESOLVED = (
-    *("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command", "proof"),
+    *("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command"),
+    *("checks", "proof"),
     "allow_env",
 )
 
 
-def _must_match(pattern: re.Pattern[str], what: str, hint: str) -> AfterValidator:
+def _must_match(pattern: re.Pattern[str], what: str, hint: str) -> Rule:
     def check(value: str) -> str:
         if not pattern.fullmatch(value):
             raise yamlfile.Invalid(f"`{yamlfile.printable(value)}` is not {what}", hint)
         return value
 
-    return AfterValidator(check)
+    return Rule(check, pattern.pattern)
 
 
 def _pin(value: str) -> str:
@@ -151,7 +157,7 @@ def _sorted(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Name = Annotated[str, _must_match(_NAME, "a name", "use lower-case letters, digits and single dashes")]
-Pin = Annotated[str, AfterValidator(_pin)]
+Pin = Annotated[str, Rule(_pin, _VERSION.pattern)]
 Package = Annotated[
     str, _must_match(_PACKAGE, "a Debian package", 'write its name, or name=version, as in "rdma-core"')
 ]
@@ -160,6 +166,14 @@ TagTemplate = Annotated[str, AfterValidator(tags.check)]
 
 class Ssh(Strict):
     """How nodes reach each other. Port 2222 and another user than root suit clusters that refuse root."""
+
+    # As `reading` does: under another user than root, sshd needs a port that is free to all.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"required": ["user"], "properties": {"user": {"not": {"const": "root"}}}},
+            "then": {"required": ["port"], "properties": {"port": {"minimum": FIRST_FREE_PORT}}},
+        }
+    )
 
     port: Annotated[int, Field(ge=1, le=65535, description="Port that sshd listens on.")] = 22
     user: Annotated[
@@ -256,7 +270,13 @@ def _kind_of_base(value: object) -> str:
     return "<image>" if isinstance(value, (dict, RegistryImage)) else "<suite>"
 
 
-RequirementPath = Annotated[str, AfterValidator(_requirement_path)]
+RequirementPath = Annotated[
+    str,
+    Rule(
+        _requirement_path,
+        r"(?![/~])(?:.*/)?(?:pyproject\.toml|uv\.lock|pylock(?:\.[^./]+)?\.toml|[^/]*\.(?:txt|in))",
+    ),
+]
 
 
 class RequirementFile(Strict):
@@ -297,7 +317,8 @@ class Recipe(Strict):
 
     name: Annotated[Name, Field(description="Name of the image.")]
     base: Annotated[
-        Annotated[str, AfterValidator(_base), Tag("<suite>")] | Annotated[RegistryImage, Tag("<image>")],
+        Annotated[str, Rule(_base, _SUITE.pattern), Tag("<suite>")]
+        | Annotated[RegistryImage, Tag("<image>")],
         Discriminator(_kind_of_base),
         Field(
             description="Distribution and suite, bootstrapped from its archive: `debian:` bookworm, trixie "
@@ -311,12 +332,12 @@ class Recipe(Strict):
         Field(description="Python of the image: major.minor, quoted."),
     ]
     platforms: Annotated[
-        tuple[Annotated[str, AfterValidator(_platform)], ...],
+        tuple[Annotated[str, Rule(_platform, "|".join(known_platforms.KNOWN))], ...],
         AfterValidator(_sorted),
         Field(
-            min_length=1,
             description="Platforms to build for: `linux/amd64`, `linux/arm64` or both. "
             "For several, an index lists the image of each.",
+            json_schema_extra={"minItems": 1},
         ),
     ] = (known_platforms.DEFAULT,)
     pins: Annotated[
@@ -356,7 +377,7 @@ class Recipe(Strict):
         tuple[Package, ...], Field(description="More Debian packages: name, or name=version.")
     ] = ()
     pip: Annotated[
-        tuple[Annotated[str, AfterValidator(_requirement)], ...],
+        tuple[Annotated[str, Rule(_requirement, _REQUIREMENT)], ...],
         Field(description="More Python packages, as requirements."),
     ] = ()
     requirements: Annotated[
@@ -414,6 +435,7 @@ class Recipe(Strict):
             "Without it: sshd, as a node of a job."
         ),
     ] = ()
+    checks: Annotated[Checks, Field(description="What the smoke test runs of yours.")] = Checks()
     proof: Annotated[ProofPolicy, Field(description="What counts as a proof of this image.")] = ProofPolicy()
     not_secret: Annotated[
         tuple[NotSecret, ...],
@@ -518,11 +540,3 @@ class Recipe(Strict):
 def is_name(text: str) -> bool:
     """Return whether a text is a valid name of a recipe."""
     return _NAME.fullmatch(text) is not None
-
-
-def schema() -> dict[str, Any]:
-    """Describe the recipe as JSON Schema 2020-12, for editors."""
-    described = Recipe.model_json_schema()
-    described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    described["title"] = "imagebuilder recipe"
-    return described

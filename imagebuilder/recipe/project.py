@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from imagebuilder.core import yamlfile
-from imagebuilder.core.model import Strict
+from imagebuilder.core.model import Rule, Strict
 
-_MOST_COPIES = 8
+MOST_COPIES = 8
 _LONGEST = 200
 # Characters that need no quotes in a Dockerfile.
 _PLAIN = re.compile(r"[A-Za-z0-9/._+@%=,-]+")
@@ -22,6 +22,9 @@ _OF_THE_SYSTEM = (
 )
 # Folders of the system whose modes a copy would change. Folders below them are allowed.
 _ONLY_BELOW = re.compile(r"home(?:/[^/]+)?|media|mnt|opt|root|srv|tmp")
+# What an editor refuses of a `from` and a `to`; `_from` and `_to` refuse more.
+_FOLDER = r"(?![/~])(?!(?:\./+)*\.\./+\.\.(?:/|$))[^\\]+"
+_PLACE = rf"/(?!(?:{'|'.join(_OF_THE_SYSTEM)})(?:/|$))(?!(?:{_ONLY_BELOW.pattern})/?$){_PLAIN.pattern}"
 
 
 def _from(value: str) -> str:
@@ -87,13 +90,13 @@ class Copy(Strict):
 
     source: Annotated[
         str,
-        AfterValidator(_from),
+        Rule(_from, _FOLDER),
         Field(
             alias="from",
             description="The folder, relative to the recipe's: `../src`, or `..` for all of the project.",
         ),
     ]
-    to: Annotated[str, AfterValidator(_to), Field(description="Absolute path in the image: `/workspace`.")]
+    to: Annotated[str, Rule(_to, _PLACE), Field(description="Absolute path in the image: `/workspace`.")]
 
 
 class OwnPackage(Strict):
@@ -105,7 +108,7 @@ class OwnPackage(Strict):
 
     source: Annotated[
         str,
-        AfterValidator(_from),
+        Rule(_from, _FOLDER),
         Field(alias="from", description="The folder with pyproject.toml, relative to the recipe's: `..`."),
     ]
     extras: Annotated[tuple[str, ...], Field(description="Names of its extras.")] = ()
@@ -119,9 +122,9 @@ class OwnPackage(Strict):
 
 def _apart(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
     """Refuse copies that would overlap in the image."""
-    if len(copies) > _MOST_COPIES:
+    if len(copies) > MOST_COPIES:
         raise yamlfile.Invalid(
-            f"lists {len(copies)} folders; the limit is {_MOST_COPIES}, because each becomes a layer",
+            f"lists {len(copies)} folders; the limit is {MOST_COPIES}, because each becomes a layer",
             "copy a folder that holds several of them",
         )
     for number, copy in enumerate(copies):
@@ -142,8 +145,8 @@ def _kind_of_package(value: object) -> str:
 
 
 PackageKey = Annotated[
-    Annotated[str, AfterValidator(_from), Tag("<folder>")] | Annotated[OwnPackage, Tag("<package>")],
+    Annotated[str, Rule(_from, _FOLDER), Tag("<folder>")] | Annotated[OwnPackage, Tag("<package>")],
     Discriminator(_kind_of_package),
 ]
 Copies = Annotated[tuple[Copy, ...], AfterValidator(_apart)]
-WorkFolder = Annotated[str, AfterValidator(_absolute)]
+WorkFolder = Annotated[str, Rule(_absolute, f"/{_PLAIN.pattern}")]

@@ -13,19 +13,20 @@ from imagebuilder.core import labels as label_names
 from imagebuilder.core import yamlfile
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import jobsettings, tags
-from imagebuilder.recipe.model import Recipe
+from imagebuilder.recipe.model import FIRST_FREE_PORT, Recipe
 from imagebuilder.recipe.places import Places
-
-# The first port on which others than root may listen.
-_FIRST_FREE_PORT = 1024
 
 # Variables that the image owns: setting them in a recipe would break ssh, mpirun or the venv, or put a
 # secret into the config for everyone to read.
-_RESERVED_ENV = frozenset({"PATH", "HOME", "USER", "SHELL", "HOSTNAME", "PWD", "VIRTUAL_ENV", "LD_PRELOAD"})
+RESERVED_ENV = frozenset({"PATH", "HOME", "USER", "SHELL", "HOSTNAME", "PWD", "VIRTUAL_ENV", "LD_PRELOAD"})
 _SECRET_ENV = re.compile(r"(?i)(passw|secret|token|api_?key|credential)")
 
+# How similar a misspelt component is to the right one, as difflib counts: more than torchvision to torch
+# (0.63), at most pytorch to torch (0.83).
+_MISSPELT = 0.8
+
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
+LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 # Keys that people bring from other tools.
 _RENAMES = {
     "apt_packages": "apt",
@@ -89,7 +90,9 @@ def checked(document: yamlfile.Document, components: frozenset[str]) -> tuple[Re
         raise InputError(message, where=document.where(()), hint="`imagebuilder init` writes a recipe")
     # Rules that involve several keys are checked on the raw data: so they are reported even where the model
     # refuses a value.
-    recipe = yamlfile.validate(document, Recipe, _RENAMES, also=_cross_checks(document, components))
+    hints = dict.fromkeys(components - {"python"}, "it belongs under `pins:`; put two spaces before it")
+    hints |= {name: f"use `{key}`" for name, key in _RENAMES.items()}
+    recipe = yamlfile.validate(document, Recipe, hints, also=_cross_checks(document, components))
     return recipe, Places(recipe=recipe.name, document=document)
 
 
@@ -128,7 +131,7 @@ def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> It
     yield from _tag_problems(document)
     yield from _reviewed_twice(document)
     for name in _mapping(document, "labels"):
-        if not _LABEL.fullmatch(name) or name.startswith((label_names.OWN, label_names.OCI)):
+        if not LABEL.fullmatch(name) or name.startswith((label_names.OWN, label_names.OCI)):
             yield document.problem(
                 ("labels", name),
                 f"`{name}` cannot be a label here",
@@ -136,7 +139,7 @@ def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> It
             )
     ssh = _mapping(document, "ssh")
     user, port = ssh.get("user", "root"), ssh.get("port", 22)
-    if isinstance(user, str) and user != "root" and isinstance(port, int) and 0 < port < _FIRST_FREE_PORT:
+    if isinstance(user, str) and user != "root" and isinstance(port, int) and 0 < port < FIRST_FREE_PORT:
         yield document.problem(
             ("ssh", "port"),
             f"user `{yamlfile.printable(user)}` cannot listen on port {port}",
@@ -153,11 +156,11 @@ def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> It
             )
         elif name not in components:
             names = ", ".join(sorted(components - {"python"}))
-            known = f"components: {names}; anything else goes under `pip:` or `apt:`"
+            known = f"a Python package goes under `pip:`, a Debian package under `apt:`; components: {names}"
+            # torchvision is a package of its own, and not a misspelt torch.
+            meant = yamlfile.nearest(name, components, cutoff=_MISSPELT)
             yield document.problem(
-                ("pins", name),
-                f"`{name}` is not a component that can be pinned",
-                yamlfile.nearest(name, components) or known,
+                ("pins", name), f"`{name}` is not a component that can be pinned", meant or known
             )
     for name in _mapping(document, "providers"):
         if name not in pins:
@@ -206,7 +209,7 @@ def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
             yield document.problem(
                 ("env", name), f"`{name}` is not a variable's name", "use letters, digits and `_`"
             )
-        elif name in _RESERVED_ENV:
+        elif name in RESERVED_ENV:
             yield document.problem(
                 ("env", name), f"`{name}` belongs to the image", "leave it out of the recipe"
             )

@@ -183,7 +183,7 @@ def push(
             _push_manifest(client, digest, data)
         if attach is not None:
             attach(client)
-        _set_tags(client, image.manifest, manifests[image.manifest], tags)
+        _set_tags(client, image.manifest, _sending(manifests[image.manifest]), tags)
     advance(sum(len(manifests[one.manifest]) for one in image.images))
     stayed = [blob for blob in blobs if fates[blob.digest] != PUSHED]
     return PushResult(
@@ -228,7 +228,32 @@ def push_index(
     standing = tags.standing(client, digest)
     _push_manifest(client, digest, data)
     attach(digest)
-    _set_tags(client, digest, data, tags)
+    _set_tags(client, digest, _sending(data), tags)
+    return tuple(standing.items())
+
+
+def promote(client: Client, digest: str, tags: Tags) -> tuple[tuple[str, str], ...]:
+    """Point tags to an image or index that the repository has already: to exactly this digest.
+
+    Args:
+        client: the repository's client, with the right to push.
+        digest: of the image or index.
+        tags: its new tags.
+
+    Returns:
+        The tags that pointed to another image before, and its digest.
+
+    Raises:
+        InputError: a tag is invalid.
+        GateError: a tag points to another image and may not be moved; nothing was changed.
+        RegistryError: the registry refused, broke or cannot be reached.
+
+    """
+    tags = replace(tags, names=tuple(dict.fromkeys(check_tag(tag) for tag in tags.names)))
+    standing = tags.standing(client, digest)
+    found = client.get_manifest(digest)
+    sending = RequestOptions(headers={"Content-Type": found.media_type}, body=found.data)
+    _set_tags(client, digest, sending, tags)
     return tuple(standing.items())
 
 
@@ -335,15 +360,15 @@ def _sending(manifest: bytes) -> RequestOptions:
     return RequestOptions(headers={"Content-Type": json.loads(manifest)["mediaType"]}, body=manifest)
 
 
-def _set_tags(client: Client, digest: str, data: bytes, tags: Tags) -> None:
-    """Point the tags to the manifest."""
+def _set_tags(client: Client, digest: str, manifest: RequestOptions, tags: Tags) -> None:
+    """Point the tags to the manifest with this digest."""
     for tag in tags.names:
         there = client.head_manifest(tag)
         if there == digest:
             continue
         if there:  # somebody else may have set it while the layers were sent
             tags.require_movable(client, {tag: there})
-        client.request("PUT", f"manifests/{tag}", wanted=(201,), options=_sending(data))
+        client.request("PUT", f"manifests/{tag}", wanted=(201,), options=manifest)
         if client.head_manifest(tag) != digest:
             raise RegistryError(
                 f"the tag {tag} does not point to the pushed image",

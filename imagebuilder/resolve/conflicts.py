@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import TYPE_CHECKING, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagebuilder.core.yamlfile import dotted_path
+from imagebuilder.core import yamlfile
 from imagebuilder.errors import ConflictError, ImagebuilderError, Problem
 from imagebuilder.resolve import wheelfile
 from imagebuilder.resolve.request import LinkedDeb, Pinned, Request, family
@@ -188,7 +189,7 @@ def parties(request: Request) -> tuple[Party, ...]:
         found.append(
             Party(
                 where=demand.place if demand else request.places.of(*path),
-                key=demand.place if demand else dotted_path(path),
+                key=demand.place if demand else yamlfile.dotted_path(path),
                 label=f"`{requirement}`",
                 package=package,
                 requirement=requirement,
@@ -257,7 +258,15 @@ def _impossible(party: Party, reason: str, target: Target) -> Problem:
         return Problem(
             message=f"the package index has no `{party.package}`",
             where=party.where,
-            hint="check the spelling" if not party.pin else "is the site's index complete? see --site",
+            hint="is the site's index complete? see --site" if party.pin else _spelling(party.package),
+        )
+    release, _, local = value.partition("+")
+    if local:
+        return Problem(
+            message=f"{what} does not exist",
+            where=party.where,
+            hint=f"`+{local}` is a local version, and only an index of its own has such builds: name it "
+            f"under `extra_indexes:` of the site file (--site), or write {release}",
         )
     pythons = [
         python
@@ -294,6 +303,13 @@ def _impossible(party: Party, reason: str, target: Target) -> Problem:
     )
 
 
+def _spelling(package: str) -> str:
+    """Suggest a package for an unknown one, among those that training images often have."""
+    text = resources.files(__package__).joinpath("often.txt").read_text(encoding="utf-8")
+    often = " ".join(line for line in text.splitlines() if not line.startswith("#")).split()
+    return yamlfile.nearest(package, often, cutoff=0.75) or "check the spelling"
+
+
 def _where_it_looked(problem: Problem, reason: str) -> Problem:
     """Add that only one index was asked: the first that has the package, although it lacks the version."""
     only = re.search(r"was found on (\S+), but not at the requested version", reason)
@@ -312,7 +328,9 @@ def _nearest(party: Party, target: Target) -> str:
     answers = _parallel(
         lambda item: _try((item[0],), (), target, dependencies=False, lowest=item[1]), queries
     )
-    values = [_like(answer.versions[party.package], party.pin) for answer in answers if answer]
+    versions = [answer.versions[party.package] for answer in answers if answer]
+    # Some names were first registered with an empty package, version 0.0.0.
+    values = [_like(version, party.pin) for version in versions if any(Version(version).release)]
     return " or ".join(dict.fromkeys(f'"{value}"' for value in values))
 
 

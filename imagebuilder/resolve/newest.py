@@ -6,17 +6,19 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder.bases.read import Base
 from imagebuilder.catalog import Selection
+from imagebuilder.core import platforms
 from imagebuilder.debian import versions as debversion
-from imagebuilder.errors import ConflictError
+from imagebuilder.errors import ConflictError, ImagebuilderError
 from imagebuilder.host.site import Site
 from imagebuilder.lock.file import LockFile
 from imagebuilder.resolve import archivepins, conflicts, debian
-from imagebuilder.resolve.request import Request, request
+from imagebuilder.resolve.request import Pinned, Request, request
 from imagebuilder.resolve.uv import Solution, SolveRequest, Target, UnsolvableError, solve
 
 log = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 # How many releases of a framework to try, the newest first, until one loads what is pinned. The newest may be
 # for a newer CUDA.
 _STEPS = 30
+# From how many clashing pins on a whole set is proposed.
+_SEVERAL = 2
 
 
 def newest_for_all(
@@ -71,7 +75,10 @@ def newest_pins(
     if base is not None:
         wanted = replace(wanted, distribution=base.system.distribution, suite=base.system.suite)
     target = Target(python=wanted.python, glibc=glibc, architecture=wanted.architecture, site=site)
-    solution = _newest_loaded(wanted, target)
+    try:
+        solution = _newest_loaded(wanted, target)
+    except UnsolvableError as error:
+        raise conflicts.explain(wanted, target, str(error)) from None
     newest = {pin.pin: solution.versions[canonicalize_name(pin.package)] for pin in wanted.wheel_pins}
     newest |= {m.wheel.pin: solution.versions[canonicalize_name(m.wheel.package)] for m in wanted.linked}
     versions: dict[str, str] = {}
@@ -88,17 +95,63 @@ def newest_pins(
     }
 
 
+def with_whole_set(error: ImagebuilderError, wanted: Request, target: Target) -> ImagebuilderError:
+    """Add to the explanation of several clashes one set of pins that works, so that one edit mends them all.
+
+    Pins by which components choose their packages stay: cuda, and those under `override:`. The others move
+    within their major versions.
+
+    Args:
+        error: from `conflicts.explain`.
+        wanted: the request that it explains.
+        target: the environment that was solved for.
+
+    """
+    recipe = wanted.selection.recipe
+    clashing = [problem for problem in error.problems if ": pins." in problem.where]
+    if len(clashing) < _SEVERAL:
+        return error
+    deciding = _choosing(wanted.selection)
+    pins = {
+        name: value if name in deciding or name in recipe.override else value.split(".")[0]
+        for name, value in recipe.pins.items()
+    }
+    try:
+        loose = request(wanted.selection.with_pins(pins), platforms.of(wanted.architecture))
+        solution = _newest_loaded(loose, target)
+    except (UnsolvableError, ConflictError) as nothing:
+        log.debug("no set of pins works: %s", nothing)
+        return error
+    newest = {pin.pin: solution.versions[canonicalize_name(pin.package)] for pin in loose.wheel_pins}
+    moved = [
+        f'{name}: "{value}"'
+        for name, old in recipe.pins.items()
+        if name in newest and (value := _as_precise(newest[name], old)) != old and name not in deciding
+    ]
+    last = clashing[-1]
+    whole = replace(last, hint=f"{last.hint}; or change all at once: {', '.join(moved)}")
+    return ConflictError.of([whole if problem is last else problem for problem in error.problems])
+
+
 def _newest_loaded(wanted: Request, target: Target) -> Solution:
-    """Solve for the newest versions, and skip releases that would not load a pinned component."""
+    """Solve for the newest versions, and skip releases that would not load a pinned component.
+
+    Raises:
+        UnsolvableError: nothing can be installed together.
+        ConflictError: none of the releases tried loads what is pinned.
+
+    """
     pins = {pin.pin: pin for pin in wanted.wheel_pins}
     overrides = tuple(pins[name].requirement for name in wanted.overrides if name in pins)
-    # uv decides on the first requirements first. We want the newest torch with the CUDA that it loads, not
-    # the newest CUDA with any torch.
+    # We want the newest torch with the NCCL that it requires, not the newest NCCL with a torch so old that it
+    # requires none. So only those pins count here that choose packages, and those that nothing loads.
     components = wanted.selection.components
+    loaded = {other for name in pins for other in components[name].loads}
+    loaded -= {*_choosing(wanted.selection), *wanted.overrides}
     ordered = sorted(pins.values(), key=lambda pin: not components[pin.pin].loads)
     query = SolveRequest(
         requirements=(
-            *(pin.requirement for pin in ordered),
+            *(pin.requirement for pin in ordered if pin.pin not in loaded),
             *(linked.wheel.requirement for linked in wanted.linked),
             *wanted.requirements,
         ),
@@ -107,14 +160,11 @@ def _newest_loaded(wanted: Request, target: Target) -> Solution:
     )
     limits: list[str] = []
     for _ in range(_STEPS):
-        try:
-            solution = solve(replace(query, requirements=(*query.requirements, *limits)), target)
-        except UnsolvableError as error:
-            raise conflicts.explain(wanted, target, str(error)) from None
+        solution = solve(replace(query, requirements=(*query.requirements, *limits)), target)
         idle = conflicts.idle_pins(wanted, solution)
-        if not idle:
+        if not idle and all(_fits(pin, solution) for pin in pins.values()):
             return solution
-        for loader, _ in idle:
+        for loader in [pin for pin, _ in idle] or [pin for pin in ordered if components[pin.pin].loads]:
             version = solution.versions[canonicalize_name(loader.package)]
             log.info("%s %s does not load what is pinned beside it", loader.package, version)
             # Local versions (2.13.0+cpu) are not allowed in ordered comparisons (PEP 440).
@@ -124,6 +174,22 @@ def _newest_loaded(wanted: Request, target: Target) -> Solution:
         where=wanted.places.of("pins"),
         hint="pin a version by hand",
     )
+
+
+def _choosing(selection: Selection) -> frozenset[str]:
+    """Return the pins by which the recipe's components choose their packages: cuda."""
+    components = selection.components
+    return frozenset(
+        name
+        for pin in selection.recipe.pins
+        for provider in components[pin].providers
+        for name in provider.when
+    )
+
+
+def _fits(pin: Pinned, solution: Solution) -> bool:
+    version = solution.versions[canonicalize_name(pin.package)]
+    return Requirement(pin.requirement).specifier.contains(version, prereleases=True)
 
 
 def _as_precise(version: str, value: str) -> str:

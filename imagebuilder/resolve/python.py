@@ -14,7 +14,7 @@ from packaging.version import Version
 from imagebuilder.errors import ConflictError, FetchError, Problem
 from imagebuilder.host.site import Site
 from imagebuilder.lock.model import Override, Wheel
-from imagebuilder.resolve import closure, conflicts, ownwheels, wheelfile
+from imagebuilder.resolve import closure, conflicts, newest, ownwheels, wheelfile
 from imagebuilder.resolve.request import Request
 from imagebuilder.resolve.uv import File, Solution, SolveRequest, Target, UnsolvableError, files, solve
 
@@ -55,7 +55,7 @@ def resolve_wheels(
     try:
         solution = _solve(request, query, target, _kept(request, keep, upgrade))
     except UnsolvableError as error:
-        raise conflicts.explain(request, target, str(error)) from None
+        raise newest.with_whole_set(conflicts.explain(request, target, str(error)), request, target) from None
     offered = files(solution.versions.items(), target)
     wheels = _wheels(request, solution, offered, target, keep)
     overrides = tuple(
@@ -147,18 +147,18 @@ def _solve(request: Request, query: SolveRequest, target: Target, kept: Mapping[
         staying = _solve_constrained(request, query, target, kept)
         if staying:
             return staying
-    newest = _solve_loaded(request, query, target)
+    fresh = _solve_loaded(request, query, target)
     if not kept:
-        return newest
+        return fresh
     # New or moving packages get their newest version: first only these, then also their dependencies.
     moving = direct - set(kept)
-    with_trees = {name for root in moving for name in newest.tree(root)}
+    with_trees = {name for root in moving for name in fresh.tree(root)}
     for free in (moving, with_trees):
-        limits = {**kept, **{name: newest.versions[name] for name in free}}
+        limits = {**kept, **{name: fresh.versions[name] for name in free}}
         solution = _solve_constrained(request, query, target, limits)
         if solution:
             return solution
-    return newest
+    return fresh
 
 
 def _solve_constrained(

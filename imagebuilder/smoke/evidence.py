@@ -5,12 +5,14 @@ Reports may come from other versions. So each reader here takes what it understa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from imagebuilder.smoke.report import CheckResult, Report
+from imagebuilder.smoke.nccllog import kind
+from imagebuilder.smoke.report import CheckResult, Report, Status
 
 
 class _Row(BaseModel):
@@ -72,10 +74,45 @@ class PinRow(_Row):
     nodes: Annotated[dict[str, str], Field(description="The version that is loaded on each node.")]
 
 
-def sweeps(report: Report) -> Mapping[str, tuple[SweepRow, ...]]:
+class NetworkRow(_Row):
+    """The network that NCCL used on one rank. `transport` has one in `evidence[RANK]` for each rank."""
+
+    network: Annotated[str, Field(max_length=200, description="The plugin, as NCCL's log names it.")]
+
+
+class Evidenced(Protocol):
+    """The fields of a check that say what was seen."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def evidence(self) -> Mapping[str, Any]: ...
+
+
+def sweeps(checks: Iterable[Evidenced]) -> Mapping[str, tuple[SweepRow, ...]]:
     """Read the allreduce sweeps, by the check that made them."""
-    found = {entry.name: _rows(SweepRow, entry.evidence.get("sweep")) for entry in report.checks}
+    found = {entry.name: _rows(SweepRow, entry.evidence.get("sweep")) for entry in checks}
     return {name: rows for name, rows in found.items() if rows}
+
+
+def busbw(checks: Iterable[Evidenced]) -> float:
+    """Return the bus bandwidth of the largest allreduce, in 10^9 bytes a second; 0 if none was timed.
+
+    If several checks timed it, the fastest counts. Only checks that passed do.
+    """
+    found = sweeps(entry for entry in checks if entry.status == "passed").values()
+    return max((rows[-1].busbw_gbs for rows in found if math.isfinite(rows[-1].busbw_gbs)), default=0.0)
+
+
+def transport(checks: Iterable[Evidenced]) -> str:
+    """Return the network that NCCL used on all ranks: `socket`, `ib` or `ofi`; empty if that is not known."""
+    passed = (entry for entry in checks if entry.name == "transport" and entry.status == "passed")
+    kinds = {
+        kind(row.network) for entry in passed for row in _rows(NetworkRow, list(entry.evidence.values()))
+    }
+    return kinds.pop() if len(kinds) == 1 else ""
 
 
 def scaling(report: Report) -> tuple[ScalingRow, ...]:

@@ -194,6 +194,13 @@ def _tools() -> Iterator[HostFinding]:
         else:
             yield _package(name, package, "is not installed", verbs)
     yield _uv()
+    yield _squashfs()
+
+
+def _squashfs() -> HostFinding:
+    """Look for mksquashfs. Only one format of `build --output` needs it, so it is never missing."""
+    name, verbs = "mksquashfs", ("build --output NAME.sqsh",)
+    return _ok(name, shutil.which(name) or "not installed: apt-get install squashfs-tools", verbs)
 
 
 def _container() -> str:

@@ -145,8 +145,8 @@ def _demands(
     }
 
 
-def check_recipe(path: Path, *, locked: bool = False) -> None:
-    """Check a recipe, and its lock if there is one, without a network.
+def check_recipe(path: Path, *, locked: bool = False) -> Copied:
+    """Check a recipe, and its lock if there is one, without a network. Returns what the recipe copies.
 
     Args:
         path: the recipe.
@@ -159,14 +159,14 @@ def check_recipe(path: Path, *, locked: bool = False) -> None:
 
     """
     if locked or locks.path_for(path).exists():
-        read_plans(path)
-        return
+        read = read_locks(path)
+        read.plans()
+        return read.copied
     selection, _ = read_recipe(path)
     limits.require(selection, {})
-    if _has_files(selection):
-        from imagebuilder.workflow.project import read_project
+    from imagebuilder.workflow.project import read_project  # late: it loads what most verbs do without
 
-        read_project(path, selection)
+    return read_project(path, selection)
 
 
 def read_locks(path: Path, *, travelled: bool = False) -> LockedRecipe:

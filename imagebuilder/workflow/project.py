@@ -6,13 +6,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagebuilder.catalog import Selection
 from imagebuilder.core import process
 from imagebuilder.errors import ImagebuilderError
-from imagebuilder.layers import project
-from imagebuilder.layers.project import Listing
 from imagebuilder.plan import NO_PROJECT, Project
+
+if TYPE_CHECKING:
+    from imagebuilder.layers.project import Listing
 
 # Only commands that read a commit's objects: no setting of a repository can make them run a program.
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
@@ -27,22 +29,47 @@ _FILE_MODES = {"100644": 0o644, "100755": 0o755, "120000": 0o777}
 
 
 @dataclass(frozen=True, kw_only=True)
+class CopiedFolder:
+    """One folder that a recipe copies.
+
+    Attributes:
+        source: the folder, relative to the recipe's.
+        target: where the image has it; "" for the user's package, of which the image has the wheel's files.
+        names: of its files and links, in the layer's order.
+        bytes: size of its files.
+
+    """
+
+    source: str
+    target: str
+    names: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Copied:
     """What a recipe copies.
 
     Attributes:
         project: what the plan needs to know.
-        files, bytes: number and size of the files.
+        folders: in the recipe's order; that of the user's package is the last.
         commit: the commit that the files are from; "" if there is none.
         uncommitted: files that differ from the commit, by their paths from the recipe's folder.
 
     """
 
     project: Project = NO_PROJECT
-    files: int = 0
-    bytes: int = 0
+    folders: tuple[CopiedFolder, ...] = ()
     commit: str = ""
     uncommitted: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> int:
+        return sum(len(folder.names) for folder in self.folders)
+
+    @property
+    def bytes(self) -> int:
+        return sum(folder.bytes for folder in self.folders)
 
 
 def read_project(recipe: Path, selection: Selection) -> Copied:
@@ -59,10 +86,13 @@ def read_project(recipe: Path, selection: Selection) -> Copied:
     copies, package = selection.recipe.copies, selection.recipe.package
     if not copies and not package:
         return Copied()
+    from imagebuilder.layers import project  # late: most recipes copy nothing
+
     named: list[tuple[str, tuple[str | int, ...]]] = [
         (copy.source, ("copy", number, "from")) for number, copy in enumerate(copies)
     ]
     named += [(package.source, ("project",))] if package else []
+    targets = [*(copy.to for copy in copies), *([""] if package else [])]
     folders = [project.find(recipe.parent, source, selection.places.of(*key)) for source, key in named]
     listings = [project.read(folder) for folder in folders]
     commits = [_commit(folder, listing) for folder, listing in zip(folders, listings, strict=True)]
@@ -78,8 +108,15 @@ def read_project(recipe: Path, selection: Selection) -> Copied:
             package=listings[-1].checksum if package else "",
             revision=f"{commit}-dirty" if commit and changed else commit,
         ),
-        files=sum(file.kind != "dir" for listing in listings for file in listing.files),
-        bytes=sum(listing.bytes for listing in listings),
+        folders=tuple(
+            CopiedFolder(
+                source=source,
+                target=target,
+                names=tuple(file.path for file in listing.files if file.kind != "dir"),
+                bytes=listing.bytes,
+            )
+            for (source, _), target, listing in zip(named, targets, listings, strict=True)
+        ),
         commit=commit,
         uncommitted=changed if commit else (),
     )

@@ -314,7 +314,7 @@ def report(_folder: Path) -> Iterator[Feed]:
         path = inside / "report.json"
         path.write_bytes(data)
         with contextlib.suppress(ValueError):
-            _ = verdict.read(data).shortcoming
+            _ = verdict.read(data).shortcoming({})
         found = reports.read(path)
         for line in reports.lines(found):
             line.encode("utf-8", "surrogatepass")

@@ -39,6 +39,7 @@ GROUPS = {
     "nodes with torch": (
         "test_any_image",
         "test_checkpoints",
+        "test_launched",
         "test_main_job",
         "test_peers",
         "test_real_nodes",

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from imagebuilder.core import process
+from imagebuilder.layers.package import build_package_wheel
+from imagebuilder.plan import PackageLayer
 from imagebuilder.store import ImageRecord, Store
-from tests.support import recipes, sameness
+from imagebuilder.workflow import read_plans
+from tests.support import contents, recipes, sameness
 from tests.support.sameness import Side
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
@@ -64,6 +67,54 @@ def test_both_engines_give_the_same_files(store: Store, shop: Store, tmp_path: P
     recipe = tmp_path / "small.yaml"
     recipe.write_text(recipes.SMALL)
     require_same_files(recipe, store, shop)
+
+
+PACKAGE = """
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "trainer"
+version = "1.0"
+scripts = {train = "trainer:main"}
+[tool.setuptools]
+packages = ["trainer"]
+ext-modules = [{name = "trainer.fast", sources = ["trainer/fast.c"]}]
+"""
+MODULE = """
+#include <Python.h>
+static PyObject *where(PyObject *self, PyObject *none) { return PyUnicode_FromString(__FILE__); }
+static PyMethodDef methods[] = {{"where", where, METH_NOARGS, ""}, {0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "fast", NULL, -1, methods};
+PyMODINIT_FUNC PyInit_fast(void) { return PyModule_Create(&module); }
+"""
+
+
+def test_a_package_with_a_module_in_c_comes_out_the_same(store: Store, shop: Store, tmp_path: Path) -> None:
+    (source := tmp_path / "package" / "trainer").mkdir(parents=True)
+    (source.parent / "pyproject.toml").write_text(PACKAGE)
+    (source / "__init__.py").write_text("from trainer.fast import where\n\ndef main(): print(where())\n")
+    (source / "fast.c").write_text(MODULE)
+    recipe = tmp_path / "small-package.yaml"
+    text = recipes.SMALL.replace("name: small", "name: small-package")
+    recipe.write_text(f"{text}apt: [gcc, python3-dev]\nproject: package\n")
+    require_same_files(recipe, store, shop)
+    embedded = store.image(recipe.stem)
+    assert embedded is not None
+    (made,) = (layer for layer in embedded.layers if layer.title == "your package: trainer")
+    site = "opt/venv/lib/python3.13/site-packages/trainer"
+    binary = contents.read([store.blob(made.record.digest)], f"{site}/fast.cpython-313-x86_64-linux-gnu.so")
+    assert b"trainer/fast.c\0" in binary
+    assert b"/build" not in binary
+    # Again, from a copy elsewhere, with nothing of the first build.
+    shutil.copytree(tmp_path / "package", tmp_path / "other" / "package")
+    ((_, plan),) = read_plans(recipe)
+    (layer,) = (layer for layer in plan.layers if isinstance(layer, PackageLayer))
+    downloads = {deb.sha256: store.download(deb.sha256) for deb in layer.packages}
+    downloads |= {wheel.sha256: store.download(wheel.sha256) for wheel in layer.requirements.wheels}
+    fresh = Store(tmp_path / "fresh")
+    again = build_package_wheel(layer, tmp_path / "other" / "package", downloads, fresh)
+    assert again == store.layer(layer.wheel_key)
 
 
 def require_same_files(recipe: Path, store: Store, shop: Store) -> None:

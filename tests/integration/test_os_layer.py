@@ -98,7 +98,7 @@ def test_the_user_can_log_in_by_key_and_nobody_by_password(tar: tarfile.TarFile)
     assert shadow["trainer"].startswith("*::")
     assert all(entry.startswith(("*:", "!*:")) for entry in shadow.values())
     home = tar.getmember("./home/trainer")
-    assert (home.uid, home.gid, home.mode) == (1000, 0, 0o750)
+    assert (home.uid, home.gid, home.mode) == (1000, 0, 0o770)
 
 
 def test_the_venv_is_empty_and_group_0_may_write_to_it(tar: tarfile.TarFile) -> None:

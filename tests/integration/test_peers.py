@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from imagebuilder.plan.sshkeys import make_keys
 from tests.integration.conftest import ROOT, Built
-from tests.support.pods import SCRIPTS, docker, operator_keys, pods, volume
+from tests.support.pods import SCRIPTS, docker, given, operator_keys, pods, volume
 
 # What the operator gives its launcher (pkg/controller/mpi_job_controller.go): Open MPI 4's names.
 OPERATOR = {
@@ -25,13 +27,9 @@ ONE_THREAD = ("-e", "OMP_NUM_THREADS=1")
 HOMES = {"cpu-mpi": "/home/trainer", "cuda12-torch": "/root"}
 
 
-def variables(values: dict[str, str]) -> list[str]:
-    return [word for name, value in values.items() for word in ("-e", f"{name}={value}")]
-
-
 @pytest.mark.parametrize("recipe", sorted(HOMES))
 def test_a_job_of_the_kubeflow_mpi_operator(recipe: str, built: Built, tmp_path: Path) -> None:
-    secret = operator_keys(tmp_path / "keys", root=HOMES[recipe] == "/root")
+    secret = operator_keys(tmp_path / "keys", mode=0o600 if HOMES[recipe] == "/root" else 0o644)
     tmp_path.chmod(0o755)
     keys = ("-v", f"{secret}:{HOMES[recipe]}/.ssh:ro")
     hosts = [f"fit-worker-{index}.fit-worker.team.svc" for index in range(2)]
@@ -44,9 +42,9 @@ def test_a_job_of_the_kubeflow_mpi_operator(recipe: str, built: Built, tmp_path:
             short = ("--hostname", host.partition(".")[0], "--entrypoint", "/usr/sbin/sshd")
             job.start(host, *keys, *short, "-e", "K_MPI_JOB_ROLE=worker", command=["-De"])
         launcher = (*keys, "-v", f"{config}:/etc/mpi:ro", "--entrypoint", "mpirun")
-        given = variables({**OPERATOR, "LEARNING_RATE": "0.25"})
+        values = given({**OPERATOR, "LEARNING_RATE": "0.25"})
         script = ["-n", "2", "-x", "LEARNING_RATE", "python", f"{SCRIPTS}/mpi_regression.py"]
-        result = job.run("fit-launcher", *launcher, *given, command=script)
+        result = job.run("fit-launcher", *launcher, *values, command=script)
     assert result.stdout == (
         "ranks 2 on fit-worker-0 fit-worker-1 | rate 0.25 | y = 3.000 x + -2.000 | same True\n"
     )
@@ -81,10 +79,65 @@ def test_a_ddp_script_by_mpirun_between_ssh_nodes(built: Built, tmp_path: Path) 
         first, second = (job.start(host, *mount, *ONE_THREAD) for host in ("first", "second"))
         await_sshd(second)
         hosts = ["--host", "first:1,second:1"]
-        given = ["-x", "MASTER_ADDR=first", "-x", "MASTER_PORT=29500"]
+        place = ["-x", "MASTER_ADDR=first", "-x", "MASTER_PORT=29500"]
         script = ["python", f"{SCRIPTS}/ddp_mpirun.py", "--snapshot=/tmp/snapshot.pt"]
-        result = docker("exec", first, "mpirun", "-n", "2", *hosts, *given, *script)
+        result = docker("exec", first, "mpirun", "-n", "2", *hosts, *place, *script)
     require_learnt(result.stdout)
+
+
+def test_trainer_s_torch_runtime_with_a_master_that_starts_late(built: Built) -> None:
+    """Kubeflow Trainer sets PET_* only, and its command is torchrun and a script."""
+    place = {"PET_MASTER_ADDR": "fit-node-0-0.fit", "PET_MASTER_PORT": "29500"}
+    size = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1"}
+    options = ("--entrypoint", "torchrun", *ONE_THREAD)
+    command = [f"{SCRIPTS}/ddp_torchrun.py", "--snapshot=/tmp/snapshot.pt"]
+    with pods(built(ROOT / "recipes" / "cuda12-torch.yaml")) as job:
+        names = []
+        for rank in (1, 0):
+            values = given({**size, **place, "PET_NODE_RANK": str(rank)})
+            names.append(job.start(f"fit-node-0-{rank}.fit", *options, *values, command=command))
+            # The master has neither a container nor a name yet.
+            time.sleep(5 if rank else 0)
+        require_ended(names)
+        require_learnt(docker("logs", names[1]).stdout)
+
+
+def test_the_hook_of_enroot_makes_slurm_s_tasks_ranks(built: Built) -> None:
+    image = built(ROOT / "recipes" / "cuda12-torch.yaml")
+    variables = json.loads(docker("image", "inspect", "--format", "{{json .Config.Env}}", image).stdout)
+    assert "PYTORCH_VERSION=2.10.0" in {line.partition("+")[0] for line in variables}
+    assert "NVIDIA_GDRCOPY=enabled" in variables
+    with pods(image) as job:
+        names = [
+            job.start(
+                f"node{task}",
+                *ONE_THREAD,
+                *given(enroot_variables(variables, job=4711, nodes=("node0", "node1"), task=task)),
+                command=["python", f"{SCRIPTS}/ddp_torchrun.py", "--snapshot=/tmp/snapshot.pt"],
+            )
+            for task in range(2)
+        ]
+        require_ended(names)
+        require_learnt(docker("logs", names[0]).stdout)
+
+
+def enroot_variables(image: list[str], job: int, nodes: tuple[str, ...], task: int) -> dict[str, str]:
+    """Return what enroot's hook 50-slurm-pytorch adds for one task on each node: nothing without torch."""
+    if not any(line.startswith("PYTORCH_VERSION=") for line in image):
+        return {}
+    return {
+        "MASTER_ADDR": nodes[0],
+        "MASTER_PORT": str(job % 4536 + 61000),
+        "WORLD_SIZE": str(len(nodes)),
+        "RANK": str(task),
+        "LOCAL_RANK": "0",
+    }
+
+
+def require_ended(names: list[str]) -> None:
+    """Wait for containers, and make sure that all ended with 0."""
+    codes = [docker("wait", name).stdout.strip() for name in names]
+    assert codes == ["0"] * len(names), [docker("logs", name).stderr[-2000:] for name in names]
 
 
 def require_learnt(log: str) -> None:

@@ -498,13 +498,18 @@ def test_a_read_only_root_needs_two_tmpfs(site: Site, keys: Path) -> None:
     assert "no ssh in this container" in job.stderr
 
 
-def test_a_uid_without_a_name_runs_commands_and_is_told_why_there_is_no_ssh(site: Site) -> None:
-    job = site.run("--user", "1000680000:0", command=("echo", "ran"))
+def test_an_id_that_gets_no_name_runs_commands_and_is_told_why_there_is_no_ssh(site: Site) -> None:
+    reasons = {
+        "root": "this image's sshd is root's, and the container runs as uid 33; "
+        "build it with `ssh: {user: ..., port: 2222}` in the recipe\n",
+        "trainer": "uid 33 has no name to log in with, and ids below 500 cannot get one; "
+        "run the container as `trainer`, or with an id from 500 on\n",
+    }
+    job = site.run("--user", "33", command=("echo", "ran"))
     assert (job.code, job.stdout) == (0, "ran\n")
-    assert "uid 1000680000 has no name in /etc/passwd" in job.stderr
-    node = site.run("--user", "1000680000:0")
-    assert node.code == 78
-    assert "sshd cannot run" in node.stderr
+    assert job.stderr == f"imagebuilder-entrypoint: no ssh in this container: {reasons[site.user]}"
+    node = site.run("--user", "33")
+    assert (node.code, node.stderr) == (78, f"imagebuilder-entrypoint: sshd cannot run: {reasons[site.user]}")
 
 
 def test_a_private_folder_of_somebody_else_is_not_used(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,11 @@ class Pods:
     def run(self, host: str, *options: str, command: Sequence[str]) -> process.Result:
         """Run a container to its end."""
         return docker("run", "--rm", *self._options(host), *options, self.image, *command)
+
+    def address(self, name: str) -> str:
+        """Return the address of a container on the job's network."""
+        place = f'{{{{(index .NetworkSettings.Networks "{self.job}").IPAddress}}}}'
+        return docker("inspect", "--format", place, name).stdout.strip()
 
     def close(self) -> None:
         if self._names:
@@ -67,10 +73,32 @@ def volume(folder: Path, files: Mapping[str, bytes], mode: int) -> Path:
     return folder
 
 
-def operator_keys(folder: Path, *, root: bool) -> Path:
-    """Make the Secret of an MPIJob: one key on NIST's curve P-521 in PEM, by the names that it is mounted as.
+def given(values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the options that give a container these variables."""
+    return tuple(word for name, value in values.items() for word in ("-e", f"{name}={value}"))
 
-    Its mode is 0600 where it is mounted at /root/.ssh, and Kubernetes's own 0644 elsewhere.
+
+def cloud_variables(addresses: Sequence[str], rank: int) -> dict[str, str]:
+    """Return what SkyPilot and dstack say to one node of a job with one rank a node."""
+    return {
+        "SKYPILOT_NODE_IPS": "\n".join(addresses),
+        "SKYPILOT_NODE_RANK": str(rank),
+        "SKYPILOT_NUM_NODES": str(len(addresses)),
+        "SKYPILOT_NUM_GPUS_PER_NODE": "1",
+        "DSTACK_NODES_NUM": str(len(addresses)),
+        "DSTACK_NODE_RANK": str(rank),
+        "DSTACK_MASTER_NODE_IP": addresses[0],
+        "DSTACK_NODES_IPS": "\n".join(addresses),
+        "DSTACK_GPUS_PER_NODE": "1",
+        "DSTACK_GPUS_NUM": str(len(addresses)),
+    }
+
+
+def operator_keys(folder: Path, *, mode: int, group: int = 0) -> Path:
+    """Make the Secret of an MPI job: one key on NIST's curve P-521 in PEM, by its mounted names.
+
+    An MPIJob's has mode 0600 where it is mounted at /root/.ssh, and Kubernetes's own 0644 elsewhere. A
+    TrainJob's private key has 0640, and the pod's `fsGroup` is the group.
     """
     folder.mkdir(parents=True)
     private = folder / "made"
@@ -80,6 +108,8 @@ def operator_keys(folder: Path, *, root: bool) -> Path:
     assert private.read_bytes().startswith(b"-----BEGIN EC ")
     public = Path(f"{private}.pub").read_bytes()
     files = {"id_rsa": private.read_bytes(), "id_rsa.pub": public, "authorized_keys": public}
-    made = volume(folder / "secret", files, 0o600 if root else 0o644)
+    made = volume(folder / "secret", files, mode)
+    for file in made.iterdir():
+        shutil.chown(file, 0, group)
     folder.chmod(0o755)
     return made

@@ -27,7 +27,8 @@ from imagebuilder.host.engine import Engine
 from imagebuilder.recipe import Recipe
 from imagebuilder.registry import reader
 from imagebuilder.store import Store
-from imagebuilder.workflow import adopt, check_recipe
+from imagebuilder.workflow import check_recipe
+from imagebuilder.workflow.adopt import images, requirements
 from tests.support.fake_registry import FakeRegistry, serve
 from tests.support.standin_base import config_of, descriptor, digest, layer, tar_of
 
@@ -46,9 +47,15 @@ def status(*packages: str) -> bytes:
     return (essential + "".join(packages)).encode()
 
 
-def dist(site: str, name: str, version: str, *, requested: bool = True, **files: bytes) -> Files:
+def dist(
+    site: str, name: str, version: str, *, requested: bool = True, needs: str = "", **files: bytes
+) -> Files:
     folder = f"{site}/{name}-{version}.dist-info"
-    made: Files = {f"{folder}/METADATA": f"Name: {name}\nVersion: {version}\n".encode()}
+    requires = f"Requires-Dist: {needs}\n" if needs else ""
+    made: Files = {
+        f"{folder}/METADATA": f"Name: {name}\nVersion: {version}\n{requires}".encode(),
+        f"{folder}/INSTALLER": b"pip\n",
+    }
     return {
         **made,
         **({f"{folder}/REQUESTED": b""} if requested else {}),
@@ -65,7 +72,7 @@ def read(files: Files, **config: Any) -> Inventory:
 def written(folder: Path, files: Files, platform: str = "linux/amd64", **config: Any) -> tuple[Recipe, str]:
     """Write the recipe of an image, and read it as `check` does."""
     image = Image(place="docker's sha256:0123", platform=platform, contents=read(files, **config))
-    text = adopt.of_image(image, "sample", "x:1").text()
+    text = images.of_image(image, "sample", "x:1").text()
     path = folder / "sample.yaml"
     path.write_text(text, encoding="utf-8")
     check_recipe(path)
@@ -75,6 +82,32 @@ def written(folder: Path, files: Files, platform: str = "linux/amd64", **config:
 
 
 VENV = "opt/venv/lib/python3.13/site-packages"
+OWN = (
+    "If it is your own, get its folder: `project: FOLDER` installs the package, and `copy:` copies the files "
+    "(docs/how-to/project.md). A wheel of it can also be put into a wheel folder (docs/how-to/site.md)."
+)
+
+
+def test_the_user_s_own_package_is_left_out_and_what_it_needs_is_not(tmp_path: Path) -> None:
+    files: Files = {
+        **dist(VENV, "My_Trainer", "1.0", requested=False, needs="numpy>=2"),
+        **dist(VENV, "numpy", "2.3.0", requested=False, needs="tabulate"),
+        **dist(VENV, "tabulate", "0.9.0", requested=False),
+        **dist(VENV, "rich", "14.0.0", requested=False),
+        # Not by an installer: copied, or by `setup.py install` and `setup.py develop`.
+        f"{VENV}/copied-2.0.dist-info/METADATA": b"Requires-Dist: einops\n",
+        **dist(VENV, "einops", "0.8.1", requested=False),
+        f"{VENV}/legacy-3.0-py3.13.egg-info/PKG-INFO": b"",
+        f"{VENV}/by_old_pip-4.0-py3.13.egg-info/installed-files.txt": b"",
+        f"{VENV}/Edited.egg-link": b"/src\n.",
+    }
+    labels = {"org.imagebuilder.package": f"my-trainer {'0' * 64}"}
+    recipe, notes = written(tmp_path, files, Labels=labels, Env=["PATH=/opt/venv/bin:/usr/bin"])
+    assert recipe.pip == ("by-old-pip==4.0", "einops==0.8.1", "numpy==2.3.0", "rich==14.0.0")
+    assert notes == (
+        f"- Installed from a folder, so perhaps on no index: edited, my-trainer 1.0. {OWN}\n"
+        f"- Installed from an unknown place, so perhaps on no index: copied 2.0, legacy 3.0. {OWN}"
+    )
 
 
 def test_torch_by_pip_with_its_libraries(tmp_path: Path) -> None:
@@ -97,10 +130,8 @@ def test_torch_by_pip_with_its_libraries(tmp_path: Path) -> None:
     assert recipe.pins == {"cuda": "12.8", "cudnn": "9.10.2", "nccl": "2.27.5", "torch": "2.10.0"}
     assert recipe.pip == ("hugging-face-hub==0.30.0rc1",)
     assert notes == (
-        "- Installed from a folder, and on no index: mine 0.1. Put a wheel of it into a wheel folder "
-        "(docs/how-to/site.md).\n"
-        "- Installed from a repository, and on no index: theirs 0.2. Put a wheel of it into a wheel folder "
-        "(docs/how-to/site.md).\n"
+        f"- Installed from a folder, so perhaps on no index: mine 0.1. {OWN}\n"
+        f"- Installed from a repository, so perhaps on no index: theirs 0.2. {OWN}\n"
         "- Builds that the usual index does not have: torch 2.10.0+cu128. The version is kept without what "
         "follows `+`; for the same build, name its index in a site file."
     )
@@ -273,6 +304,10 @@ def test_debian_s_own_python_packages_go_where_the_image_s_python_sees_them(tmp_
             b"Requires-Dist: einops\n"
         ),
         "usr/local/lib/python3.13/dist-packages/markdown_it_py-3.0.dist-info/METADATA": b"",
+        **{
+            f"usr/local/lib/python3.13/dist-packages/{name}.dist-info/INSTALLER": b"pip"
+            for name in ("einops-0.8.1", "rich-14.0", "markdown_it_py-3.0")
+        },
     }
     recipe, notes = written(tmp_path, files)
     assert recipe.pip == ("einops==0.8.1", "numpy==2.2.4", "rich==14.0")
@@ -366,7 +401,7 @@ def test_no_name_of_an_image_leaves_its_comment(tmp_path: Path) -> None:
     keys = [line for line in text.splitlines() if not line.startswith("#")]
     assert keys == ['name: "sample"', 'base: "debian:trixie"', 'python: "3.13"', ""]
     assert "WORKDIR x\\nbase: debian:sid\\n#\\u2028\\x85\\x1b[31m\\ud800: is not UTF-8." in notes
-    assert "Installed from an address, and on no index: fine 1.0" in notes
+    assert "Installed from an address, so perhaps on no index: fine 1.0." in notes
 
 
 @pytest.mark.parametrize(
@@ -431,7 +466,7 @@ def test_the_image_s_own_tar_is_read_with_limits() -> None:
     ],
 )
 def test_a_recipe_is_called_like_its_image(asked: str, name: str) -> None:
-    assert adopt.name_of_image(asked) == name
+    assert images.name_of_image(asked) == name
     assert recipes.is_name(name)
 
 
@@ -490,7 +525,7 @@ def test_an_image_that_is_not_there(
     with serve(FakeRegistry()) as registry:
         name = pushed(registry, {}).rpartition(":")[0]
         with pytest.raises(kind, match=message):
-            adopt.image(f"{name}:{image}", "x", platform, None, Store(tmp_path))
+            images.read_image(f"{name}:{image}", "x", platform, None, Store(tmp_path))
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -498,7 +533,7 @@ def test_a_system_that_is_not_debian_s_is_named_with_its_image(tmp_path: Path) -
     with serve(FakeRegistry()) as registry:
         name = pushed(registry, {"etc/os-release": b'ID=alpine\nPRETTY_NAME="Alpine Linux v3.22"\n'})
         with pytest.raises(InputError) as caught:
-            adopt.image(name, "x", "", None, Store(tmp_path))
+            images.read_image(name, "x", "", None, Store(tmp_path))
     assert str(caught.value) == (
         f"{name}: {name} is not a base that packages can be added to: it holds Alpine Linux v3.22\n"
         "  -> choose an image of debian or ubuntu"
@@ -559,7 +594,7 @@ def test_an_image_of_the_engine_is_read_from_a_container_that_is_not_started(
 ) -> None:
     client = FakeEngine(SOUND)
     with_engine(monkeypatch, client)
-    draft = adopt.image("train:1", "train", "", None, Store(tmp_path))
+    draft = images.read_image("train:1", "train", "", None, Store(tmp_path))
     assert (draft.fields["pip"], draft.fields["env"]) == (["einops==0.8.1"], {"A": "b"})
     assert "docker's sha256:0123456789ab" in draft.origin
     (made,) = client.created
@@ -584,7 +619,7 @@ def test_an_image_of_the_engine_that_cannot_be_read(
 ) -> None:
     with_engine(monkeypatch, client)
     with pytest.raises(kind, match=message):
-        adopt.image("train", "x", platform, None, Store(tmp_path))
+        images.read_image("train", "x", platform, None, Store(tmp_path))
 
 
 # Requirement files.
@@ -593,7 +628,7 @@ def test_an_image_of_the_engine_that_cannot_be_read(
 def made_for(folder: Path, file: str, text: str) -> tuple[Recipe, str]:
     """Write the recipe of a requirement file into a folder beside it, and read it as `check` does."""
     (folder / file).write_text(text, encoding="utf-8")
-    draft = adopt.of_requirements(folder / file, folder / "recipes", "sample")
+    draft = requirements.of_requirements(folder / file, folder / "recipes", "sample")
     (folder / "recipes").mkdir()
     path = folder / "recipes" / "sample.yaml"
     path.write_text(draft.text(), encoding="utf-8")
@@ -662,7 +697,7 @@ def test_a_file_that_no_recipe_can_be_made_for(
     if "/" not in file:
         (tmp_path / file).write_text(text, encoding="utf-8")
     with pytest.raises(kind, match=message):
-        adopt.of_requirements(tmp_path / file, tmp_path / "recipes", "sample")
+        requirements.of_requirements(tmp_path / file, tmp_path / "recipes", "sample")
 
 
 def test_a_recipe_for_requirements_is_called_like_its_project(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_compiled_component_brings_only_what_it_needs_to_run() -> None:
     assert "openmpi-bin" in plain.apt
     assert compiled.built is not None
     assert compiled.apt == ("libucx0",)
-    assert compiled.env == plain.env
+    assert compiled.env() == plain.env()
 
 
 def test_devel_brings_the_compiler_headers_and_link_names() -> None:
@@ -167,7 +167,7 @@ def test_devel_brings_the_compiler_headers_and_link_names() -> None:
     assert parts["nvcc"].pin == "13.0"
     assert "nvidia-nvvm==13.0.*" in parts["nvcc"].wheels
     assert parts["nvcc"].links["/usr/local/cuda"] == f"{site}/nvidia/cu13"
-    assert parts["nvcc"].env == {"CUDA_HOME": "/usr/local/cuda"}
+    assert parts["nvcc"].env() == {"CUDA_HOME": "/usr/local/cuda"}
     assert parts["nccl"].links["/usr/local/lib/libnccl.so"] == f"{site}/nvidia/nccl/lib/libnccl.so.2"
     assert "/usr/local/include/cudnn.h" in parts["cudnn"].links
     assert "python3-dev" in parts["python"].apt

@@ -114,9 +114,41 @@ def test_a_c_library_that_is_too_old_is_told(world: Path) -> None:
 
 
 def test_an_unknown_distribution_is_named_with_its_place(world: Path) -> None:
-    assert conflict(world, pip=("tensorboard", "numpi")) == (
-        "sample: pip[1]: the package index has no `numpi`\n  -> check the spelling"
+    assert conflict(world, pip=("tensorboard", "pandsa")) == (
+        "sample: pip[1]: the package index has no `pandsa`\n  -> perhaps you meant `pandas`"
     )
+    assert conflict(world, pip=("our-own-things",)) == (
+        "sample: pip[0]: the package index has no `our-own-things`\n  -> check the spelling"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pins", "pip", "key"),
+    [({"torch": "2.10.0+cpu"}, (), "pins.torch"), ({}, ("torch==2.10.0+cpu",), "pip[0]")],
+)
+def test_a_local_version_is_explained(
+    pins: dict[str, str], pip: tuple[str, ...], key: str, world: Path
+) -> None:
+    assert conflict(world, pins, pip=pip) == (
+        f"sample: {key}: torch 2.10.0+cpu does not exist\n"
+        "  -> `+cpu` is a local version, and only an index of its own has such builds: name it under "
+        "`extra_indexes:` of the site file (--site), or write 2.10.0"
+    )
+
+
+def test_another_cuda_comes_with_a_whole_set_that_works(world: Path) -> None:
+    put(world, "nvidia-nccl-cu13", "0.0.0")  # a name that was only registered
+    lines = conflict(world, {"cuda": "13.0"}).splitlines()
+    assert lines[:4] == [
+        "sample: pins.cudnn: nvidia-cudnn-cu13 9.10 does not exist",
+        '  -> the nearest is "9.19"',
+        "sample: pins.nccl: nvidia-nccl-cu13 2.27.5 does not exist",
+        '  -> the nearest is "2.28.9"',
+    ]
+    assert lines[-1].endswith('; or change all at once: cudnn: "9.19", nccl: "2.28.9", torch: "2.11.0"')
+    whole = {"cuda": "13.0", "cudnn": "9.19", "nccl": "2.28.9", "torch": "2.11.0"}
+    asked = request(select(samples.recipe(pins=whole)))
+    assert resolve_wheels(asked, "2.41", Site(no_index=True, wheel_folders=(str(world),)))[0]
 
 
 def test_a_requirement_that_contradicts_a_pin_names_the_pin(world: Path) -> None:

@@ -270,7 +270,7 @@ def test_interrupted_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workflow, "read_plans", interrupt)
+    monkeypatch.setattr(workflow, "read_locks", interrupt)
     assert exit_code("plan", world.recipe) == 130
 
 

@@ -27,7 +27,7 @@ LOCKS = sorted((ROOT / "recipes").glob("*.lock"))
 ORDER = (
     *("errors", "core", "recipe", "catalog", "debian", "host", "lock", "plan"),
     *("store", "registry", "bases", "resolve", "fetch"),
-    *("layers", "image", "engines", "smoke", "workflow", "publish", "cli"),
+    *("layers", "image", "engines", "smoke", "launch", "workflow", "publish", "cli"),
 )
 # What would make a pure module depend on more than its arguments.
 IMPURE = frozenset(
@@ -66,7 +66,7 @@ def modules() -> list[Path]:
     return [
         path
         for path in sorted(PACKAGE.rglob("*.py"))
-        if not path.relative_to(PACKAGE).as_posix().startswith(INSIDE)
+        if not path.relative_to(PACKAGE).as_posix().startswith((*INSIDE, "__main__"))
     ]
 
 

@@ -11,10 +11,13 @@ from imagebuilder import catalog, recipe
 from imagebuilder.core import files
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import init
+from imagebuilder.workflow import schemas
 
 
 def copied(folder: Path, name: str, *, force: bool = False) -> tuple[Path, ...]:
-    return init.write(init.place(folder, name, force=force), init.shipped(name))
+    return init.write(
+        init.place(folder, name, force=force), init.shipped(name), schemas.text(schemas.recipe())
+    )
 
 
 SHIPPED = sorted(path.stem for path in files.resources("recipes").glob("*.yaml"))
@@ -28,7 +31,7 @@ def test_a_copied_recipe_loads_and_finds_its_schema(tmp_path: Path, name: str) -
     assert recipe.load(written[0], catalog.names()).name == name
     first = written[0].read_text(encoding="utf-8").splitlines()[0]
     assert (folder / first.partition("$schema=")[2]) == written[1]
-    assert json.loads(written[1].read_text(encoding="utf-8")) == recipe.schema()
+    assert json.loads(written[1].read_text(encoding="utf-8")) == schemas.recipe()
 
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:

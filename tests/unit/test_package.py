@@ -12,6 +12,7 @@ import pytest
 
 from imagebuilder import plan as plans
 from imagebuilder.catalog import Selection, select
+from imagebuilder.core import files
 from imagebuilder.core.progress import LineProgress
 from imagebuilder.engines.context import BuildContext
 from imagebuilder.engines.schedule import check_wheels
@@ -23,7 +24,7 @@ from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import rules
 from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock, ProjectBuild
-from imagebuilder.plan import PackageLayer, Plan, Project, render
+from imagebuilder.plan import PackageLayer, Plan, Project, backend, render
 from imagebuilder.recipe.requirements import Package, read_package
 from imagebuilder.resolve import agreement, closure
 from imagebuilder.resolve.request import request
@@ -255,13 +256,26 @@ def test_a_compiler_in_the_image_is_there_for_the_backend_too() -> None:
     assert layer(locked(debs=debs)).packages == debs
 
 
-def test_a_dockerfile_says_that_it_cannot_build_it() -> None:
-    with pytest.raises(InputError) as caught:
-        render.render(planned(locked()), "")
-    assert str(caught.value) == (
-        "sample: a Dockerfile cannot build `trainer` yet, the package under `project:`\n"
-        "  -> build with the embedded engine, or copy the package's folder with `copy:`"
+def test_a_dockerfile_builds_it_in_a_stage_of_its_own_without_a_network() -> None:
+    text = render.render(planned(locked()), files.template("Dockerfile.j2"))
+    assert "#   --build-context package=..\n" in text
+    stage = text.partition("FROM installer AS package-wheel\n")[2].partition("\n# ---- ")[0]
+    assert f"'setuptools==80.9 --hash=sha256:{TOOLS[0].sha256}'" in stage
+    # The scripts that the embedded engine runs, whole.
+    for name in backend.NAMES:
+        assert f"/build/{name}\n{backend.script(name)}IMAGEBUILDER_END_OF_FILE\n" in stage
+    assert stage.partition("/build/wheel.py\n")[2].endswith(
+        """main()
+IMAGEBUILDER_END_OF_FILE
+
+RUN --network=none --mount=type=bind,from=package-files,source=/out,target=/build/project \\
+    sh /build/environment.sh /build/venv/bin/python -s /build/wheel.py
+RUN --network=none umask 002; \\
+    /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \\
+      --no-deps --no-compile --no-index --find-links /build/wheels 'trainer'
+"""
     )
+    assert text.count("COPY --link --from=package-wheel /out/ /\n") == 1
 
 
 def folder(tmp_path: Path, version: str = 'version = "1.0"') -> Path:
@@ -306,9 +320,9 @@ def test_what_is_not_a_file_is_not_read_as_a_wheel(tmp_path: Path) -> None:
 def test_a_wheel_without_a_folder_of_its_own_is_refused(tmp_path: Path) -> None:
     from tests.support.wheels import write_zip
 
-    for files in ({"a.py": b""}, {"a-1.dist-info/METADATA": b"", "b-1.dist-info/METADATA": b""}):
+    for members in ({"a.py": b""}, {"a-1.dist-info/METADATA": b"", "b-1.dist-info/METADATA": b""}):
         with pytest.raises(BuildError, match=r"does not have exactly one `.dist-info` folder"):
-            wheel_name(write_zip(tmp_path / "x.whl", files))
+            wheel_name(write_zip(tmp_path / "x.whl", members))
 
 
 def kept(store: Store, wheel: Path) -> LayerRecord:

@@ -1,10 +1,12 @@
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from imagebuilder.core.process import CommandError, run, stream
+from imagebuilder.core.process import CommandError, feed, run, stream
 from imagebuilder.errors import EnvironmentFault
 
 
@@ -82,3 +84,33 @@ def test_who_stops_listening_ends_the_command(tmp_path: Path) -> None:
         stream([sys.executable, "-c", script], stop, timeout=20)
     time.sleep(1.2)
     assert not mark.exists()
+
+
+def test_a_command_is_fed_while_it_runs_and_may_stop_reading() -> None:
+    counting = "import sys; sys.exit(len(sys.stdin.read()) != 64 * 65536)"
+    feed([sys.executable, "-c", counting], _writing(64), timeout=20)
+    # It reads one byte of many: what it says counts, not that the pipe broke.
+    script = "import sys; sys.stdin.buffer.read(1); print('enough'); sys.exit(4)"
+    with pytest.raises(CommandError, match=r"ended with 4\nenough$"):
+        feed([sys.executable, "-c", script], _writing(64), timeout=20)
+
+
+def test_a_fed_command_has_a_time_limit_and_dies_with_its_feeder() -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    started = time.monotonic()
+    with pytest.raises(CommandError, match=r"did not end within 0\.5 s"):
+        feed(sleep, _writing(64), timeout=0.5)
+
+    def broken(_: BinaryIO) -> None:
+        raise EnvironmentFault("the layer is damaged")
+
+    with pytest.raises(EnvironmentFault, match=r"^the layer is damaged$"):
+        feed(sleep, broken, timeout=20)
+    assert time.monotonic() - started < 10
+
+
+def _writing(pieces: int) -> Callable[[BinaryIO], None]:
+    def write(out: BinaryIO) -> None:
+        out.writelines(b"x" * 65536 for _ in range(pieces))
+
+    return write

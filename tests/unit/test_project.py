@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import socket
@@ -14,7 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from imagebuilder import cli
 from imagebuilder.core.progress import LineProgress, no_advance
 from imagebuilder.engines import embedded
 from imagebuilder.engines.context import BuildContext
@@ -363,6 +366,32 @@ def test_the_lock_does_not_notice_files_and_how_they_are_started(recipe: Path) -
     labels = dict(after.config.labels)
     assert labels["org.imagebuilder.project"] == own.checksum
     assert Project.of_labels(labels).checksums == (own.checksum,)
+
+
+def test_verbs_list_what_is_copied(repository: Path, recipe: Path, folder: Path) -> None:
+    def said(*words: str | Path) -> str:
+        result = CliRunner().invoke(cli.app, [str(word) for word in words])
+        assert result.exit_code == 0, result.output
+        return str(result.stdout)
+
+    (folder / "train.py").write_text("12345")
+    (folder / "new.py").write_text("12")
+    commit = git(repository, "rev-parse", "HEAD")
+    names = ["latest", "new.py", "pkg/a.py", "pkg-2", "run.sh", "train.py"]
+    line = f"files   6 of yours, 23 B, revision {commit[:12]} with 2 changed"
+    for verb in ("check", "plan"):
+        assert said(verb, recipe).splitlines()[-1] == line
+    row = {"from": "../src", "to": "/workspace", "files": 6, "bytes": 23}
+    summary = {"files": 6, "bytes": 23, "revision": f"{commit}-dirty", "uncommitted": 2}
+    (checked,) = json.loads(said("check", recipe, "--json"))
+    assert checked["copied"] == {**summary, "folders": [row]}
+    changed = ["../src/new.py", "../src/train.py"]
+    assert json.loads(said("plan", recipe, "--json"))["copied"] == {
+        **summary,
+        "uncommitted_names": changed,
+        "folders": [{**row, "names": names}],
+    }
+    assert "copied" not in json.loads(said("plan", RECIPES / "cpu-mpi.yaml", "--json"))
 
 
 def test_the_revision_is_the_commit_and_says_what_differs(

@@ -532,9 +532,9 @@ IMAGE = ImageRecord(
         ({"checks": checks(status="failed")}, "the smoke test failed"),
         ({"checks": checks(status="failed", required=False)}, "the smoke test failed"),
         ({"checks": checks(status="skipped")}, "required checks did not run: mpirun"),
-        ({"checks": checks()[:-1]}, "required checks did not run: ssh"),
+        ({"checks": checks()[:-2]}, "required checks did not run: ssh"),
         ({"checks": checks(exchanges=False)}, "computed nothing together"),
-        ({"pins": {"torch": "2.10.0"}}, "did not run: collectives, control, failure"),
+        ({"pins": {"torch": "2.10.0"}}, "did not run: collectives, control, rendezvous"),
         ({"runtime": "process"}, "without containers"),
     ],
 )

@@ -62,9 +62,7 @@ def test_the_entrypoint_is_the_one_that_the_plan_names_and_the_same_in_every_ima
     assert files()[path] == files("trainer", 2222, {"A": "b"})[path]
 
 
-@pytest.mark.parametrize(
-    "script", ["/usr/local/bin/imagebuilder-entrypoint", "/usr/local/bin/imagebuilder-mpi-node"]
-)
+@pytest.mark.parametrize("script", sorted(path for path in files() if path.startswith("/usr/local/bin/")))
 def test_scripts_parse(script: str) -> None:
     text = files()[script].text
     shell = text.splitlines()[0].removeprefix("#!")
@@ -81,6 +79,22 @@ def test_user_and_port_reach_both_ends_of_a_connection() -> None:
         line.startswith("Match user trainer") for line in client.splitlines() if line.startswith("Match")
     )
     assert setting(files()["/etc/ssh/ssh_config.d/imagebuilder.conf"].text, "Port") == []
+
+
+def test_only_an_image_with_a_user_of_its_own_gives_names_to_other_ids() -> None:
+    link = "/var/lib/extrausers/passwd"
+    assert files("trainer", 2222)[link].text == "/tmp/imagebuilder-trainer/passwd"
+    assert link not in files()
+
+
+def test_images_set_what_the_hooks_of_runtimes_look_for() -> None:
+    recipe = samples.recipe(pins={"torch": "2.10", "cuda": "12.8"})
+    env = plan.environment(select(recipe), samples.lock(pins={"torch": "2.10.0", "cuda": "12.8.90"}))
+    # The locked version, not the pin: builds of torchvision read it, too.
+    assert (env["PYTORCH_VERSION"], env["NVIDIA_GDRCOPY"]) == ("2.10.0", "enabled")
+    assert env["NVIDIA_REQUIRE_CUDA"] == "cuda>=12.8"
+    plain = plan.environment(select(samples.recipe(pins={"openmpi": "5.0.7"})), samples.lock())
+    assert not {"PYTORCH_VERSION", "NVIDIA_GDRCOPY"} & plain.keys()
 
 
 def test_sshd_takes_keys_only() -> None:

@@ -175,6 +175,17 @@ def test_what_ranks_say_of_collectives(change: dict[str, Any], message: str) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("lacking", "names"),
+    [
+        ((), "allreduce, broadcast, allgather, reduce_scatter and all_to_all"),
+        (("reduce_scatter", "all_to_all"), "allreduce, broadcast and allgather"),
+    ],
+)
+def test_collectives_that_did_not_run_are_not_named(lacking: tuple[str, ...], names: str) -> None:
+    assert collectives.ran(lacking) == names
+
+
 def test_bandwidths_are_worked_out_as_nccl_tests_does() -> None:
     (row,) = collectives.sweep([{"bytes": 4_000_000, "dtype": "float32", "seconds": 0.002}], 4)
     assert row["algbw_gbs"] == pytest.approx(2.0)

@@ -10,7 +10,7 @@ TORCH, MPI, MPICH, GCC = ("torch", "2.10.0"), ("openmpi", "5.0.7"), ("mpich", "4
 
 # What each of them adds: nobody takes a check from this list by a change of the check alone.
 ALWAYS = frozenset({"clock", "disk", "limits", "link", "pins"})
-IN_CONTAINERS = frozenset({"contents", "environment", "names", "settings", "ssh"})
+IN_CONTAINERS = frozenset({"contents", "environment", "fabric", "names", "settings", "ssh"})
 WITH_TORCH = frozenset({"collectives", "control", "failure", "rendezvous", "replicas", "training"})
 WITH_MPI = frozenset({"failure", "mpirun"})
 

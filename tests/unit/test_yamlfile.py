@@ -100,8 +100,8 @@ def test_a_nested_unknown_key_is_compared_with_the_keys_known_there() -> None:
 
 
 def test_a_rename_holds_at_the_top_only() -> None:
-    assert "use `name`" in problems("title: x\n", {"title": "name"})[0]
-    assert "known here: on, size" in problems("part: {title: x}\n", {"title": "name"})[0]
+    assert "use `name`" in problems("title: x\n", {"title": "use `name`"})[0]
+    assert "known here: on, size" in problems("part: {title: x}\n", {"title": "use `name`"})[0]
 
 
 def test_a_validator_gives_message_and_hint_whatever_the_value_holds() -> None:

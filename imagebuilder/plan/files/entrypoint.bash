@@ -30,6 +30,12 @@ main() {
         [[ ${IMAGEBUILDER_SSHD-} == off ]] || say "no ssh in this container: $problem"
         exec "$@"
     fi
+    if [[ -n $named_home ]]; then
+        # Where the user has no name, the engine sets HOME to `/`. Only group 0 may enter the image's home, and
+        # mpirun ends with a segmentation fault in a working folder that it may not enter.
+        [[ -w ${HOME-} ]] || export HOME="$named_home"
+        [[ -x . ]] || cd -- "$named_home" || exit
+    fi
 
     # In a subshell: the command must not inherit the umask.
     (umask 077 && take_keys && write_sshd_config) || exit
@@ -47,13 +53,11 @@ die() {
     exit "$ex_config"
 }
 
-# Make the private folder, empty: after a restart the old keys may be other ones than the mounted. Sets `problem`.
+# Make the private folder, empty: after a restart the old keys may be other ones than the mounted. Sets `problem`,
+# and `named_home`.
 make_state() {
     problem=
-    if [[ $EUID -ne 0 ]] && ! getent passwd "$EUID" >/dev/null; then
-        problem="uid $EUID has no name in /etc/passwd, without which neither ssh nor sshd works; "
-        problem+="run the container as \`$user\`"
-    elif [[ $EUID -ne 0 && $user == root ]]; then
+    if [[ $EUID -ne 0 && $user == root ]]; then
         problem="this image's sshd is root's, and the container runs as uid $EUID; "
         problem+='build it with `ssh: {user: ..., port: 2222}` in the recipe'
     elif ! mkdir -m 0700 -- "$state" 2>/dev/null && [[ ! -d $state ]]; then
@@ -66,8 +70,27 @@ make_state() {
     # Where a tmpfs covers /run, the folder of the image is hidden.
     elif [[ $EUID -eq 0 ]] && ! mkdir -p -m 0755 /run/sshd; then
         problem='/run/sshd cannot be made; with a read-only root mount a tmpfs at /run'
+    elif ! name_user; then
+        problem="uid $EUID has no name to log in with, and ids below 500 cannot get one; "
+        problem+="run the container as \`$user\`, or with an id from 500 on"
     fi
     [[ -z $problem ]]
+}
+
+# Without a name neither ssh nor sshd works. A user id that the cluster chose has none, or one that the engine made
+# up: CRI-O's cannot log in, and Podman's is a number. It gets the name of the image's user: /etc/nsswitch.conf
+# asks libnss-extrausers first, which reads this file.
+name_user() {
+    local entry
+    named_home=
+    entry=$(getent passwd "$EUID")
+    [[ -z $entry || $entry == */nologin || $entry =~ ^[0-9]+: ]] || return 0
+    # Only group 0 may write to the home of the image.
+    named_home=$home
+    [[ -w $home ]] || { named_home=$state/home && mkdir -m 0700 -- "$named_home"; } || return
+    # That library takes no group below 500 either; this one is nogroup. What counts is the group that a process has.
+    printf '%s:x:%d:65534::%s:/bin/bash\n' "$user" "$EUID" "$named_home" >"$state/passwd"
+    [[ $(getent passwd "$EUID") == "$user:"* ]]
 }
 
 # Copy the job's keys with the modes that ssh insists on: mounted ones are often 0644, read-only, not ours.

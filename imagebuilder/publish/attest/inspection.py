@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from imagebuilder.core import labels as label_names
 from imagebuilder.core.reference import parse
@@ -12,16 +13,20 @@ from imagebuilder.host.site import Site
 from imagebuilder.image import oci
 from imagebuilder.publish import proof
 from imagebuilder.publish.attest import age as ages
-from imagebuilder.publish.attest import provenance, published, whole
+from imagebuilder.publish.attest import provenance, published, reports, whole
 from imagebuilder.publish.attest.age import Age
-from imagebuilder.publish.attest.bundle import PROVENANCE, REPORT
+from imagebuilder.publish.attest.bundle import PROVENANCE
 from imagebuilder.publish.attest.published import Published
+from imagebuilder.publish.attest.reports import AttachedReport
 from imagebuilder.publish.attest.whole import Whole
 from imagebuilder.publish.proof import Proof
 from imagebuilder.registry import options_for, reader
 from imagebuilder.registry.client import Client
 from imagebuilder.store import ImageRecord, Store
 from imagebuilder.workflow import built_image, labels, named, require_platform
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,8 @@ class Inspection:
         layers: the lowest first.
         verdict: of the smoke test: `passed`, `failed` or `none`.
         report: the verdict in one line.
+        reports: all that are attached; empty in the store.
+        policy: what its recipe demands of a report, as the label has it; "" if any passing report will do.
         signature: `present` (`verify --key` checks whose), `none`, or "" in the store.
         documents: attached by imagebuilder; empty in the store.
         others: artifact types of what other tools attached.
@@ -83,6 +90,8 @@ class Inspection:
     verdict: str
     report: str
     signature: str
+    reports: tuple[AttachedReport, ...] = ()
+    policy: str = ""
     documents: tuple[AttachedDocument, ...] = ()
     others: tuple[str, ...] = ()
     waivers: tuple[str, ...] = ()
@@ -99,7 +108,13 @@ class IndexInspection:
 
 
 def inspect(
-    target: str, store: Store, site: Callable[[], Site], *, platform: str = "", plain_http: bool = False
+    target: str,
+    store: Store,
+    site: Callable[[], Site],
+    *,
+    provers: Mapping[str, EllipticCurvePublicKey] | None = None,
+    platform: str = "",
+    plain_http: bool = False,
 ) -> Inspection | IndexInspection:
     """Inspect the image that a name refers to: in the store or in a registry, for one or several platforms.
 
@@ -107,6 +122,7 @@ def inspect(
         target: an image's name in a registry; a recipe that was built, or its image's name.
         store: the store to search.
         site: reads the site's settings; called only for an image in a registry.
+        provers: keys that may have signed reports, by name.
         platform: inspect only this platform's image; "" for all.
         plain_http: use plain HTTP with a registry that does not speak TLS.
 
@@ -132,11 +148,13 @@ def inspect(
         return IndexInspection(
             index=index,
             tags=whole.tags(index, client),
-            images=tuple(from_registry(part, store) for part in whole.parts(index, client, options).values()),
+            images=tuple(
+                from_registry(part, store, provers) for part in whole.parts(index, client, options).values()
+            ),
         )
     if index is not None:
         client = whole.parts(index, client, options, platform)[platform]
-    found = from_registry(client, store)
+    found = from_registry(client, store, provers)
     require_platform(platform, [found.platform], target)
     return found
 
@@ -181,26 +199,26 @@ def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
         verdict=word,
         report=line,
         signature="",
+        policy=found.get(label_names.PROOF, ""),
         age=ages.of_store(image, store),
     )
 
 
-def from_registry(client: Client, store: Store) -> Inspection:
+def from_registry(
+    client: Client, store: Store, provers: Mapping[str, EllipticCurvePublicKey] | None = None
+) -> Inspection:
     """Inspect an image in a registry; the store may know when it was built.
 
     Raises:
         RegistryError: the registry does not have it or cannot be read, or it is damaged.
 
     """
-    image = published.read(client)
+    image = published.read(client, provers=provers)
     found = image.labels
-    word, line = "none", "none is attached"
-    for attachment in image.attachments:
-        if attachment.kind == REPORT and word != "passed":
-            try:
-                word, line = _verdict(proof.judge(attachment.data, image.digest))
-            except ValueError as error:
-                word, line = "none", str(error)
+    attached = reports.attached(image)
+    # The best of them: one that counts, else one that passed, else the last.
+    best = sorted(attached, key=lambda one: (not one.refusals, one.verdict == "passed"))[-1:]
+    word, line = (best[0].verdict, best[0].summary) if best else ("none", "none is attached")
     claim = _claim(image)
     return Inspection(
         reference=str(client.reference),
@@ -218,6 +236,8 @@ def from_registry(client: Client, store: Store) -> Inspection:
         verdict=word,
         report=line,
         signature="present" if image.signed else "none",
+        reports=attached,
+        policy=found.get(label_names.PROOF, ""),
         documents=tuple(
             AttachedDocument(kind=item.kind.name, digest=item.digest, signed=item.signed)
             for item in image.attachments

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,11 @@ from imagebuilder.core.reference import Reference, parse
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError, RegistryError
 from imagebuilder.publish.attest import envelope, signature
-from imagebuilder.publish.attest.bundle import DocumentKind, kind_of
+from imagebuilder.publish.attest.bundle import REPORT, DocumentKind, kind_of
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client, Options
 from imagebuilder.registry.reader import Descriptor, ImageManifest
+from imagebuilder.smoke.reuse import ImageContent
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -31,12 +32,22 @@ _MOST_BYTES = 128 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Attachment:
-    """An attached document of imagebuilder: its files by name; `signed` with the given key, or with any."""
+    """An attached document of imagebuilder.
+
+    Attributes:
+        kind: what it is.
+        digest: of its manifest.
+        files: by name.
+        signed: whether it has a signature with the given key, or without a key, any signature.
+        signed_by: for a report, those of the given provers that have signed it.
+
+    """
 
     kind: DocumentKind
     digest: str
     files: Mapping[str, bytes]
     signed: bool
+    signed_by: tuple[str, ...] = ()
 
     @property
     def data(self) -> bytes:
@@ -77,6 +88,12 @@ class Published:
         run = self.config.get("config")
         found = run.get("Labels") if isinstance(run, dict) else None
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    @property
+    def content(self) -> ImageContent:
+        """What it is made of."""
+        layers = tuple(layer.digest for layer in self.manifest.layers)
+        return ImageContent(digest=self.digest, layers=layers, config=self.config)
 
     @property
     def manifest_size(self) -> int:
@@ -120,13 +137,19 @@ def open_image(text: str, options: Options) -> Client:
     return Client(reference, options)
 
 
-def read(client: Client, key: EllipticCurvePublicKey | None = None, signed_for: str = "") -> Published:
+def read(
+    client: Client,
+    key: EllipticCurvePublicKey | None = None,
+    signed_for: str = "",
+    provers: Mapping[str, EllipticCurvePublicKey] | None = None,
+) -> Published:
     """Read an image, and the documents of imagebuilder that are attached to it.
 
     Args:
         client: for the image.
         key: only its signatures count; None for any key.
         signed_for: the repository that signatures must name; empty for the image's own.
+        provers: keys that may have signed reports, by name.
 
     Raises:
         RegistryError: the registry does not have the image or cannot be read, or the image is damaged.
@@ -137,10 +160,21 @@ def read(client: Client, key: EllipticCurvePublicKey | None = None, signed_for: 
     where = f"{reference.name}@{raw.digest}"
     config = reader.json_object(reader.blob(client, manifest.config), f"{where}: config")
     signed = partial(signature.is_signed, client, key=key, signed_for=signed_for)
+
+    def signers(document: str) -> tuple[str, ...]:
+        return tuple(
+            name
+            for name, prover in (provers or {}).items()
+            if signature.is_signed(client, document, prover, signed_for)
+        )
+
     ours, others, held = [], [], 0
     for entry in reader.referrers(client, raw.digest)[:_MOST]:
         try:
-            found = _attachment(client, entry, raw.digest, signed, _MOST_BYTES - held)
+            found = _attachment(client, entry, raw.digest, _MOST_BYTES - held)
+            if isinstance(found, Attachment):
+                whose = signers(found.digest) if found.kind == REPORT else ()
+                found = replace(found, signed=signed(found.digest), signed_by=whose)
         except RegistryError as error:
             # Everybody who may push may attach garbage, which must not prevent reading the rest.
             log.warning("%s: the attached %s cannot be read: %s", where, entry.digest, error)
@@ -172,10 +206,11 @@ def tags_of(client: Client, digest: str, most: int = 100) -> tuple[str, ...]:
     return tuple(sorted(tag for tag in looked_at if client.head_manifest(tag) == digest))
 
 
-def _attachment(
-    client: Client, entry: Descriptor, subject: str, signed: Callable[[str], bool], room: int
-) -> Attachment | str:
-    """Read an artefact: one of imagebuilder with its files, of others the type, "" if of another image."""
+def _attachment(client: Client, entry: Descriptor, subject: str, room: int) -> Attachment | str:
+    """Read an artefact: one of imagebuilder with its files, of others the type, "" if of another image.
+
+    Its signatures are not looked at.
+    """
     _, manifest = reader.image_manifest(client, entry.digest)
     if manifest.subject is None or manifest.subject.digest != subject:
         return ""
@@ -193,9 +228,4 @@ def _attachment(
             files[name] = reader.blob(client, layer)
     if files.keys() != dict(kind.files).keys():
         raise RegistryError(f"lacks a file that a document of the kind {kind.name} has", where=entry.digest)
-    return Attachment(
-        kind=kind,
-        digest=entry.digest,
-        files=files,
-        signed=signed(entry.digest),
-    )
+    return Attachment(kind=kind, digest=entry.digest, files=files, signed=False)

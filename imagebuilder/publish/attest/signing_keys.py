@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.recipe.proof import ProofPolicy
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
@@ -86,6 +87,17 @@ def load_public(path: Path) -> EllipticCurvePublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise InputError("is not an ECDSA key on P-256", where=str(path))
     return key
+
+
+def load_provers(policy: ProofPolicy, recipe: Path) -> dict[str, EllipticCurvePublicKey]:
+    """Read the keys that a recipe names in `proof.signed_by`, by the name that it gives them.
+
+    Raises:
+        InputError: one of them cannot be read, or is not a public key on P-256.
+        EnvironmentFault: the libraries for signing are not installed.
+
+    """
+    return {name: load_public(recipe.parent / name) for name in policy.signed_by}
 
 
 def _require_libraries() -> None:

@@ -14,16 +14,17 @@ from typing import Literal, TypeVar
 from imagebuilder import __version__
 from imagebuilder.core import labels as label_names
 from imagebuilder.core.yamlfile import printable
-from imagebuilder.errors import ImagebuilderError, RegistryError
+from imagebuilder.errors import GateError, ImagebuilderError, RegistryError
 from imagebuilder.image import oci
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock.model import Lock
 from imagebuilder.plan import KeysLayer, Plan, Project
 from imagebuilder.publish import proof
-from imagebuilder.publish.attest import provenance, sbom
+from imagebuilder.publish.attest import provenance, reports, sbom
 from imagebuilder.publish.attest.bundle import CYCLONEDX, PROVENANCE, REPORT, SOURCE, SPDX, DocumentKind
 from imagebuilder.publish.attest.provenance import LOCK, RECIPE, Claim
 from imagebuilder.publish.attest.published import Attachment, Published
+from imagebuilder.publish.attest.reports import AttachedReport
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client
 from imagebuilder.store import Store
@@ -49,6 +50,7 @@ class Verification:
     Attributes:
         reference, digest: of the image.
         checks: in the order to show them.
+        reports: all that are attached.
         waivers: gates that were waived when the image was pushed.
         source: recipe and lock as attached; None if none can be trusted.
 
@@ -57,6 +59,7 @@ class Verification:
     reference: str
     digest: str
     checks: tuple[VerifyCheck, ...]
+    reports: tuple[AttachedReport, ...]
     waivers: tuple[str, ...]
     source: RecipeSource | None
 
@@ -112,13 +115,14 @@ def verify(task: VerifyTask, client: Client) -> Verification:
     for kind in (SPDX, CYCLONEDX):
         _, check = _only(task, kind, lambda found: _bill(found, task.published, lock, claims))
         checks.append(check)
-    report, check = _only(task, REPORT, lambda found: _report(found, task.published, claims))
+    report, check = _only(task, REPORT, lambda found: _report(found, task))
     checks += [check, _blobs(task, client, plan)]
     used = [claim for claim in claims if report in claim.byproducts.values()] or claims
     return Verification(
         reference=f"{task.published.reference.name}@{task.published.digest}",
         digest=task.published.digest,
         checks=tuple(checks),
+        reports=reports.attached(task.published, keyed=task.keyed),
         waivers=used[-1].waivers if used else (),
         source=source[0] if source else None,
     )
@@ -140,13 +144,15 @@ def _good(
 ) -> Iterator[tuple[_Found | None, str]]:
     """Return the valid documents of a kind; or, if there are none, the reason."""
     there = [found for found in task.published.attachments if found.kind == kind]
-    counted = [found for found in there if found.signed or not task.keyed]
+    counted = [found for found in there if found.signed or found.signed_by or not task.keyed]
     reasons = []
     for attachment in counted:
         try:
             yield look(attachment)
         except (_RefusedError, ValueError, RegistryError) as error:
             reasons.append(str(error))
+        except GateError as error:
+            reasons.append(error.problems[0].message)
     if reasons:
         yield None, "; ".join(dict.fromkeys(reasons))
     elif not counted:
@@ -326,13 +332,12 @@ def _bill(
     return len(packages), f"{len(packages)} packages, each as the lock has it"
 
 
-def _report(found: Attachment, published: Published, claims: tuple[Claim, ...]) -> tuple[str, str]:
-    report = proof.judge(found.data, published.digest)
-    if not report.is_about_image:
-        raise _RefusedError("it is about another image")
-    if report.shortcoming:
-        raise _RefusedError(report.shortcoming)
-    _require_named(found.data, claims)
+def _report(found: Attachment, task: VerifyTask) -> tuple[str, str]:
+    """Judge a report. No provenance has to name it: whoever proves the image later attaches another one."""
+    policy = proof.policy_of(task.published.labels, str(task.published.reference))
+    report, refusals = reports.judged(found, task.published, policy, keyed=task.keyed)
+    if refusals:
+        raise _RefusedError(", ".join(refusals))
     return _sha256(found.data), report.summary
 
 

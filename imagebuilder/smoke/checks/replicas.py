@@ -98,4 +98,5 @@ CHECK = Check(
     ),
     required=lambda promise: promise.framework("replicas"),
     exchanges=True,
+    reusable=True,
 )

@@ -27,7 +27,7 @@ def figures(report: Report) -> tuple[Figure, ...]:
     made = (
         *(
             _bandwidth(report, number, name, rows)
-            for number, (name, rows) in enumerate(evidence.sweeps(report).items())
+            for number, (name, rows) in enumerate(evidence.sweeps(report.checks).items())
         ),
         _speedup(evidence.scaling(report)),
         _losses(evidence.losses(report)),

@@ -22,7 +22,15 @@ if [ "$IMAGEBUILDER_USER" != root ] && ! inside id -u "$IMAGEBUILDER_USER" >/dev
     # Clusters that choose the user id run the container in group 0, so the group gets write permission.
     inside useradd --uid "$IMAGEBUILDER_UID" --gid 0 --create-home --home-dir "$IMAGEBUILDER_HOME" \
         --shell /bin/bash --no-log-init "$IMAGEBUILDER_USER"
-    inside chmod 0750 "$IMAGEBUILDER_HOME"
+    inside chmod 0770 "$IMAGEBUILDER_HOME"
+fi
+if [ "$IMAGEBUILDER_USER" != root ]; then
+    # A user id that the cluster chose gets its name from a file that the entrypoint writes (plan/rootfs.py).
+    inside sed -i -E '/extrausers/!s/^passwd:[[:space:]]*/&extrausers /' /etc/nsswitch.conf
+    # Kubeflow Trainer's MPI runtime starts sshd with this file.
+    # shellcheck disable=SC2016
+    inside sh -c 'echo "Include /etc/ssh/sshd_config.d/imagebuilder.conf" >"$1/.sshd_config"' - \
+        "$IMAGEBUILDER_HOME"
 fi
 # No password. This is `*` and not `!`: sshd without PAM treats `!` as a locked account and refuses keys too.
 for user in root "$IMAGEBUILDER_USER"; do

@@ -1,0 +1,1 @@
+"""Write a recipe from what people have: an image (`images`) or a requirement file (`requirements`)."""
