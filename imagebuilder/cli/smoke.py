@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -221,7 +222,7 @@ def _smoke_target(
 ) -> SmokeTarget:
     """Find the image to test; an image of the store is loaded into the engine first."""
     from imagebuilder.smoke import target as targets
-    from imagebuilder.workflow import built_image, labels
+    from imagebuilder.workflow import built_image, labels, named, read_recipe
 
     if runtime == "process":
         return targets.from_environment()
@@ -236,7 +237,10 @@ def _smoke_target(
     if image is None:
         return _elsewhere(text, runtime, platform, plain_http, site)
     reference = load_image(image, store, runtime)
-    return targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+    found = targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+    word = named(text)
+    gpus = read_recipe(word.path)[0].recipe.hosts.gpus if word.is_recipe else ()
+    return replace(found, gpus=gpus)
 
 
 def _elsewhere(text: str, runtime: str, platform: str, plain_http: bool, site: Path | None) -> SmokeTarget:

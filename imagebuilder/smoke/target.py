@@ -51,6 +51,7 @@ class SmokeTarget:
         on_top: of a derived image: the steps that made its own layers, the lowest first.
         entrypoint: of a derived or foreign image.
         has_ssh: whether nodes can log in to each other.
+        gpus: compute capabilities of the hosts' GPUs, as the recipe says; only known if the recipe is.
 
     """
 
@@ -70,6 +71,7 @@ class SmokeTarget:
     on_top: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     has_ssh: bool = True
+    gpus: tuple[str, ...] = ()
 
     def pin(self, name: str) -> str:
         """Return a component's version; empty if it is not pinned."""
