@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 
 from imagebuilder import catalog, cli
 from imagebuilder.core import files
+from imagebuilder.launch import targets
 from imagebuilder.recipe import Recipe
 from imagebuilder.smoke import evidence, report
 from imagebuilder.smoke.run import CHECKS
@@ -53,6 +54,7 @@ def generated() -> dict[Path, str]:
         reference / "report.md": _page(_report()),
         reference / "report.schema.json": json.dumps(report.schema(), indent=2) + "\n",
         reference / "checks.md": _page(_checks()),
+        reference / "launch.md": _page(_launch()),
     }
 
 
@@ -173,6 +175,8 @@ def _report() -> Iterator[str]:
         ("checks", report.CheckResult),
         ("checks[].findings", report.Finding),
         ("checks[].steps", report.Step),
+        ("checks[].reused", report.Reused),
+        ("earlier", report.Earlier),
         ("host", report.Host),
     ):
         yield from ["", f"## `{name}`", "", *_words(model.__doc__), "", *_fields(model)]
@@ -202,6 +206,52 @@ def _checks() -> Iterator[str]:
     yield "|---|---|---|"
     for check in CHECKS:
         yield f"| `{check.name}` | {check.title} | {check.criterion} |"
+
+
+def _launch() -> Iterator[str]:
+    found = [targets.load(name) for name in targets.names()]
+    yield "# Targets of `launch`"
+    yield ""
+    yield "`imagebuilder launch --target KIND` writes these files. Each target is one file in"
+    yield "`imagebuilder/launch/targets/`, with a header and a template. The launcher `framework` is that of"
+    yield "a framework in the image, such as torchrun."
+    yield ""
+    yield "| target | runs the job | launchers | files | start it with |"
+    yield "|---|---|---|---|---|"
+    for target in found:
+        names = [name for name, _ in target.templates]
+        header = target.header
+        yield (
+            f"| `{target.name}` | {header.summary} | {_code(header.launchers)} | {_code(names)} "
+            f"| `{header.run}` |"
+        )
+    yield ""
+    yield "Before `launch` writes a manifest, it checks it against the schema of its kind, and refuses keys"
+    yield "that the schema does not have. `imagebuilder/launch/schemas/README.md` says where they come from."
+    yield ""
+    yield "| target | schemas | what else checks it | keys for mpirun |"
+    yield "|---|---|---|---|"
+    keys = {"": "the operator's, or none", "folder": "a folder `keys`", "secret": "a Secret in `keys.yaml`"}
+    for target in found:
+        header = target.header
+        used = keys[header.keys] if "mpirun" in header.launchers else "no mpirun"
+        schemas = _code(list(header.schemas)) or "no manifest"
+        yield f"| `{target.name}` | {schemas} | {header.checked} | {used} |"
+    yield from ["", "## Options", "", "A target refuses an option that it cannot follow.", ""]
+    yield f"| option | {' | '.join(_code([target.name]) for target in found)} |"
+    yield f"|---|{'---|' * len(found)}"
+    for field, option in targets.OPTIONS.items():
+        marks = ("yes" if field in target.header.options else "" for target in found)
+        yield f"| `{option}` | {' | '.join(marks)} |"
+    yield ""
+    yield (
+        f"{_code(['docker'])} always uses the hosts' own network. Volumes: "
+        + "; ".join(
+            f"`{target.name}` has {_code(target.header.volumes)}" for target in found if target.header.volumes
+        )
+        + "."
+    )
+    yield from ["", "## A target's file", "", *_words(targets.Header.__doc__), "", *_fields(targets.Header)]
 
 
 def _command(name: str, command: Any) -> Iterator[str]:

@@ -70,6 +70,9 @@ def launch(
     gpus: Annotated[
         int, typer.Option("--gpus", help="GPUs of each node. [default: one for each rank if it uses CUDA]")
     ] = -1,
+    accelerator: Annotated[
+        str, typer.Option("--accelerator", metavar="NAME", help="For SkyPilot and dstack: the kind of GPU.")
+    ] = "",
     shm: Annotated[str, typer.Option("--shm", metavar="SIZE", help="Size of /dev/shm.")] = "8Gi",
     cpus: Annotated[str, typer.Option("--cpus", help="CPU cores of each node.")] = "",
     memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of each node.")] = "",
@@ -103,6 +106,16 @@ def launch(
         str, typer.Option("--deadline", metavar="TIME", help="End the job after this time, as 90m or 2d.")
     ] = "",
     restarts: Annotated[int, typer.Option("--restarts", help="How often to start the job again.")] = 0,
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke", help="Run exact collectives of the smoke test on all ranks, instead of a command."
+        ),
+    ] = False,
+    overlay: Annotated[
+        Path | None,
+        typer.Option("-f", "--overlay", metavar="FILE", help="YAML to merge into the job's manifest."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="DIR", help="Folder to write. [default: print the only file]"),
@@ -118,20 +131,28 @@ def launch(
     """Write what a scheduler or plain hosts need to run a job with an image. It starts nothing itself."""
     from imagebuilder.launch import job as jobs
     from imagebuilder.launch import output as outputs
+    from imagebuilder.launch import overlay as overlays
+    from imagebuilder.launch import smoke as smokes
     from imagebuilder.launch import targets
 
     kind = targets.load(target)
     found = _image(image, repository, platform, store, site, plain_http=plain_http)
     device, devices = jobs.read_rdma(rdma)
-    default_gpus = nproc_per_node if found.uses_gpus else 0
+    starter = targets.launcher(kind, found, launcher)
+    used = (nproc_per_node if found.uses_gpus else 0) if gpus == -1 else gpus
+    if smoke and command:
+        raise InputError("runs its own command: leave yours out", where="--smoke")
     wanted = jobs.Job(
         name=name or jobs.name_from(found.recipe),
         image=found,
         nodes=nodes,
         ranks=nproc_per_node,
-        launcher=targets.launcher(kind, found, launcher),
-        command=tuple(command or found.command),
-        gpus=default_gpus if gpus == -1 else gpus,
+        launcher=starter,
+        command=smokes.command(found, starter, nodes, nproc_per_node, on_gpus=used > 0)
+        if smoke
+        else tuple(command or found.command),
+        gpus=used,
+        accelerator=accelerator,
         shm=shm,
         port=port,
         hosts=tuple(host or ()),
@@ -152,6 +173,9 @@ def launch(
         env=jobs.read_env(env or ()),
     )
     files = targets.fill(kind, wanted)
+    overlays.require_valid(files, kind)
+    if overlay is not None:
+        files = overlays.merged(files, kind, overlay)
     if output is None:
         out(outputs.text(files, kind, wanted).rstrip("\n"))
         return

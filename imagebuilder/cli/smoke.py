@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -27,6 +28,7 @@ from imagebuilder.cli.engines import load_image
 from imagebuilder.errors import InputError, TestFailure
 
 if TYPE_CHECKING:
+    from imagebuilder.smoke.report import CheckResult
     from imagebuilder.smoke.target import SmokeTarget
     from imagebuilder.store import Store
 
@@ -66,6 +68,9 @@ _Epochs = Annotated[int, typer.Option("--epochs", help="Number of epochs that --
 _Full = Annotated[
     bool, typer.Option("--full", help="Let --scaling train on all 60,000 digits, downloaded with npm.")
 ]
+_Again = Annotated[
+    bool, typer.Option("--again", help="Run every check, also those whose earlier results hold.")
+]
 _Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Also write the JSON report to this file.")
 ]
@@ -91,6 +96,7 @@ def smoke_test(
     workload: _Workload = "digits",
     epochs: _Epochs = 1,
     full: _Full = False,
+    again: _Again = False,
     report: _Report = None,
     html: HtmlFile = None,
     junit: JunitFile = None,
@@ -119,13 +125,14 @@ def smoke_test(
         transport=cast("Any", transport),
         min_busbw=min_busbw,
         scaling=Scaling(asked=scaling, workload=cast("Any", workload), epochs=epochs, full=full),
+        again=again,
     )
     _require_attachable(target, attach=attach, partial=bool(checks), signing=sign_key is not None)
     # Before the test, which takes minutes: a wrong key or password must not waste it.
     key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
     where, surroundings = open_store(store), detect(site)
     found = _smoke_target(target, runtime, where, platform)
-    watch = Watch(ended=lambda check: err(f"{check.status:8} {check.name}  {check.seconds:.1f} s"))
+    watch = Watch(ended=lambda check: err(_row(check)))
     result = run_smoke(found, options, store=where, site=surroundings, watch=watch)
     if result.digest and not checks:
         # This report allows a push. A run with --check proves nothing, and must not replace a passing report.
@@ -141,10 +148,24 @@ def smoke_test(
     else:
         for line in reports.lines(result):
             out(line)
-        if result.passed and result.digest and not attach:
-            out(f"next: imagebuilder push {target} REGISTRY/NAME")
+        if result.passed and target and not attach:
+            out(f"next: {_next(target, where, platform, result.runtime)}")
     if not result.passed:
         raise typer.Exit(TestFailure.exit_code)
+
+
+def _row(check: CheckResult) -> str:
+    how = "reused" if check.reused else f"{check.seconds:.1f} s"
+    return f"{check.status:8} {check.name}  {how}"
+
+
+def _next(target: str, store: Store, platform: str, engine: str) -> str:
+    """Say how to publish what was tested: `push` sends images of the store, an engine those that it has."""
+    from imagebuilder.workflow import last_image
+
+    if last_image(target, store, platform):
+        return f"imagebuilder push {target} REGISTRY/NAME"
+    return f"{engine} tag {target} REGISTRY/NAME:TAG && {engine} push REGISTRY/NAME:TAG"
 
 
 def _require_attachable(target: str, *, attach: bool, partial: bool, signing: bool) -> None:
@@ -168,7 +189,7 @@ def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> 
     """Find the image to test; an image of the store is loaded into the engine first."""
     from imagebuilder.smoke import engine as engines
     from imagebuilder.smoke import target as targets
-    from imagebuilder.workflow import built_image, labels
+    from imagebuilder.workflow import built_image, labels, named, read_recipe
 
     if runtime == "process":
         return targets.from_environment()
@@ -180,4 +201,7 @@ def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> 
         with engines.connect(cast("Any", runtime)) as engine:
             return engines.look_up(engine, text)
     reference = load_image(image, store, runtime)
-    return targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+    found = targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+    word = named(text)
+    gpus = read_recipe(word.path)[0].recipe.hosts.gpus if word.is_recipe else ()
+    return replace(found, gpus=gpus)

@@ -28,6 +28,8 @@ PROJECT = f"{OWN}project"
 PACKAGE = f"{OWN}package"
 # Which engine made the image, where that matters.
 ENGINE = f"{OWN}engine"
+# The user's own training check, as JSON.
+TRAINING = f"{OWN}check.training"
 # What the recipe demands of a smoke report, as JSON; not there if any passing report will do.
 PROOF = f"{OWN}proof"
 SSH_PORT = f"{OWN}ssh.port"

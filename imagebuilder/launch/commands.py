@@ -94,6 +94,11 @@ def other(job: Job) -> tuple[str, ...]:
     return ("sh", "-c", script("other.sh"), "other", own, job.image.state)
 
 
+def stay(command: Sequence[str]) -> tuple[str, ...]:
+    """Return a command that does not end after it has ended well, for what would start it again."""
+    return ("sh", "-c", script("stay.sh"), "stay", *command)
+
+
 def srun_rank(job: Job) -> tuple[str, ...]:
     """Return what each rank of `srun --mpi` runs: a check that MPI finds the others, and then the command."""
     variable = "PMIX_RANK" if job.image.mpi == "openmpi" else "PMI_RANK"

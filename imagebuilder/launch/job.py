@@ -17,6 +17,7 @@ _DNS = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*"
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,39}")
 _QUANTITY = re.compile(r"[1-9][0-9]{0,8}(?:Mi|Gi|Ti)")
 _UNITS = {"Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_ACCELERATOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CPUS = re.compile(r"[1-9][0-9]{0,3}")
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 _KEY = rf"(?P<key>(?:{_DNS}/)?{_WORD})"
@@ -70,6 +71,7 @@ class Job:
         launcher: the program that starts the ranks: torchrun, mpirun.
         command: what each rank runs; its words reach the rank unchanged.
         gpus: of each node.
+        accelerator: the kind of GPU, as the target names it.
         shm: size of each node's /dev/shm.
         port: where the ranks meet.
         hosts: names of the nodes, for targets that have no scheduler.
@@ -102,6 +104,7 @@ class Job:
     rdma: str = ""
     rdma_count: int = 1
     hugepages: tuple[str, str] | None = None
+    accelerator: str = ""
     cpus: str = ""
     memory: str = ""
     volumes: tuple[Volume, ...] = ()
@@ -148,6 +151,7 @@ class Job:
         for option, text, pattern, hint in (
             ("--shm", self.shm, _QUANTITY, "write it as in 8Gi"),
             ("--memory", self.memory or "1Gi", _QUANTITY, "write it as in 64Gi"),
+            ("--accelerator", self.accelerator or "A", _ACCELERATOR, "write it as in H100 or A100-80GB"),
             ("--cpus", self.cpus or "1", _CPUS, "write a whole number"),
             ("--image-file", self.file or "/", _PATH, "give an absolute path without spaces"),
         ):
@@ -179,6 +183,10 @@ class Job:
     @property
     def shm_bytes(self) -> int:
         return int(self.shm[:-2]) * _UNITS[self.shm[-2:]]
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory[:-2]) * _UNITS[self.memory[-2:]]
 
     @property
     def keys_name(self) -> str:

@@ -23,7 +23,7 @@ from imagebuilder.core import yamlfile
 from imagebuilder.core.model import Strict
 from imagebuilder.core.yamlfile import nearest, printable
 from imagebuilder.errors import InputError
-from imagebuilder.launch import commands
+from imagebuilder.launch import commands, pods
 from imagebuilder.launch.commands import Raw
 from imagebuilder.launch.image import LaunchImage
 from imagebuilder.launch.job import Job, available, choose_launcher
@@ -32,7 +32,8 @@ from imagebuilder.launch.manifest import dump
 _FOLDER = resources.files("imagebuilder.launch").joinpath("targets")
 _SECTION = re.compile(r"^=== ([a-z0-9.-]+)\n", re.MULTILINE)
 # Options that not every target can follow, by the name of the job's field.
-_OPTIONS = {
+OPTIONS = {
+    "accelerator": "--accelerator",
     "cpus": "--cpus",
     "deadline": "--deadline",
     "file": "--image-file",
@@ -169,7 +170,7 @@ def require_possible(target: Target, job: Job) -> None:
 
     """
     header = target.header
-    for field, option in _OPTIONS.items():
+    for field, option in OPTIONS.items():
         value = getattr(job, field)
         if value and field not in header.options and not (field == "host_network" and header.network):
             raise InputError(f"the target {target.name} cannot do this", where=option)
@@ -240,6 +241,13 @@ def _manifest(name: str, template: str, job: Job) -> Manifest:
 
     Loader.add_constructor("!value", lambda _, node: values[int(node.value)])
     comment = "".join(line for line in text.splitlines(keepends=True) if line.startswith("# "))
+    if job.gpus:
+        driver, gpus = (job.image.needs(of) for of in ("driver", "gpus"))
+        comment += (
+            f"# The nodes need the driver {driver}, and GPUs of compute capability {gpus}.\n"
+            if driver
+            else ""
+        )
     documents = tuple(document for document in yaml.load_all(text, Loader) if document)
     return Manifest(name=name, comment=comment, documents=documents)
 
@@ -262,6 +270,11 @@ def _render(template: str, job: Job, finalize: Callable[[Any], str]) -> str:
         "mpirun": partial(commands.mpirun, job),
         "srun_rank": partial(commands.srun_rank, job),
         "raw": Raw,
+        "metadata": pods.metadata(job),
+        "pod": partial(pods.template, job),
+        "pod_words": pods.words,
+        "stay": commands.stay,
+        "path": dict(job.image.env).get("PATH", ""),
         "refuse": _refuse,
         "dollars": _dollars,
         "words": _word,

@@ -51,6 +51,7 @@ class Config:
 def config(selection: Selection, lock: Lock, user: User, project: Project) -> Config:
     """Make the config of an image from its recipe, its lock and what is known of the user's own files."""
     recipe = selection.recipe
+    training = recipe.checks.own_training
     said = {name: text for name, text in recipe.about.model_dump().items() if text}
     # A suite that is bootstrapped from its archive has a name but no digest: the lock's checksum identifies
     # it.
@@ -77,6 +78,7 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
             if lock.project and project.package
             else {}
         ),
+        **({label_names.TRAINING: training.model_dump_json()} if training else {}),
         **({label_names.PROOF: demands} if (demands := recipe.proof.label()) else {}),
         **({label_names.SSH_KEYS: "baked"} if recipe.ssh.keys == "baked" else {}),
         **{f"{label_names.ALLOWED_ENV}{entry.name}": entry.reason for entry in recipe.allow_env},

@@ -15,7 +15,8 @@ from imagebuilder.core import platforms
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import GateError
 from imagebuilder.recipe.proof import ProofPolicy, of_label
-from imagebuilder.smoke import verdict
+from imagebuilder.smoke import reuse, verdict
+from imagebuilder.smoke.reuse import ImageContent
 from imagebuilder.store import ImageRecord, Store
 from imagebuilder.workflow import labels
 
@@ -31,7 +32,7 @@ class Proof:
         data: the report's bytes.
         report: what it says.
         is_about_image: whether it names the image's digest.
-        shortcoming: why it is not a proof, for any image with these pins; empty if it is.
+        shortcoming: why it is not a proof of this image; empty if it is.
 
     """
 
@@ -80,19 +81,14 @@ class Proof:
         return tuple(reason for refused, reason in wanted if refused)
 
 
-def judge(data: bytes, digest: str, promised: Mapping[str, str]) -> Proof:
+def judge(data: bytes, image: ImageContent) -> Proof:
     """Judge a report for an image.
-
-    Args:
-        data: the report's bytes.
-        digest: of the image's manifest.
-        promised: the image's pins.
 
     Raises:
         ValueError: the bytes are not a report.
 
     """
-    return _judged(data, verdict.read(data), digest, promised)
+    return _judged(data, image.digest, image.labels, image)
 
 
 def in_store(image: ImageRecord, store: Store) -> Proof:
@@ -104,8 +100,8 @@ def in_store(image: ImageRecord, store: Store) -> Proof:
         ValueError: it is not a report.
 
     """
-    data, report = verdict.read_file(store.report(image.manifest))
-    return _judged(data, report, image.manifest, label_names.pins(labels(image, store)))
+    data, _ = verdict.read_file(store.report(image.manifest))
+    return _judged(data, image.manifest, labels(image, store), reuse.stored(image.manifest, store))
 
 
 def policy_of(found: Mapping[str, str], where: str) -> ProofPolicy:
@@ -171,10 +167,11 @@ def require(image: ImageRecord, store: Store, signers: Collection[str] = ()) -> 
         )
 
 
-def _judged(data: bytes, report: verdict.Verdict, digest: str, promised: Mapping[str, str]) -> Proof:
+def _judged(data: bytes, digest: str, found: Mapping[str, str], image: ImageContent | None) -> Proof:
+    report = verdict.read(data)
     return Proof(
         data=data,
         report=report,
         is_about_image=report.digest == digest,
-        shortcoming=report.shortcoming(promised),
+        shortcoming=reuse.shortcoming(report, found, image),
     )

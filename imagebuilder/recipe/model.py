@@ -19,6 +19,7 @@ from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
+from imagebuilder.recipe.checks import Checks
 from imagebuilder.recipe.jobsettings import AllowedVariable
 from imagebuilder.recipe.project import Copies, OwnPackage, PackageKey, WorkFolder
 from imagebuilder.recipe.proof import ProofPolicy
@@ -41,7 +42,8 @@ _LONGEST_PATH = 1_000
 FIRST_FREE_PORT = 1024
 # Keys that change nothing in a lock.
 _NOT_RESOLVED = (
-    *("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command", "proof"),
+    *("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command"),
+    *("checks", "proof"),
     "allow_env",
 )
 
@@ -360,6 +362,13 @@ class Recipe(Strict):
         bool,
         Field(description="Whether to include nvcc, the headers of CUDA's libraries and their link names."),
     ] = False
+    fabric: Annotated[
+        tuple[Literal["ib", "efa"], ...],
+        Field(
+            description="Networks of the hosts beside Ethernet: `ib` (InfiniBand and RoCE) and `efa` (AWS). "
+            "Brings what NCCL and MPI need for them."
+        ),
+    ] = ()
     hosts: Annotated[Hosts, Field(description="Where the image will run.")] = Hosts()
     providers: Annotated[
         dict[str, Literal["apt", "wheel"]],
@@ -433,6 +442,7 @@ class Recipe(Strict):
             "Without it: sshd, as a node of a job."
         ),
     ] = ()
+    checks: Annotated[Checks, Field(description="What the smoke test runs of yours.")] = Checks()
     proof: Annotated[ProofPolicy, Field(description="What counts as a proof of this image.")] = ProofPolicy()
     not_secret: Annotated[
         tuple[NotSecret, ...],
@@ -527,7 +537,7 @@ class Recipe(Strict):
             },
         )
         # Keys that most recipes do not use count only if they are used.
-        for key in ("build", "devel", "providers", "requirements", "project"):
+        for key in ("build", "devel", "fabric", "providers", "requirements", "project"):
             if not asked[key]:
                 del asked[key]
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))

@@ -65,7 +65,7 @@ class ProofPolicy(Strict):
 
     def label(self) -> str:
         """Return the demands as an image's label has them; empty if any passing report will do."""
-        demands = self.model_dump(mode="json", exclude_defaults=True, exclude={"reuse"})
+        demands = self.model_dump(mode="json", exclude_defaults=True)
         return json.dumps(demands, sort_keys=True, separators=(",", ":")) if demands else ""
 
 

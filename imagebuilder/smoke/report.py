@@ -49,6 +49,13 @@ class Finding(Strict):
     remedy: Annotated[str, Field(description="What to do about it.")]
 
 
+class Reused(Strict):
+    """Which run a result was taken over from."""
+
+    digest: Annotated[str, Field(description="The image that the check ran on.")]
+    started: Annotated[str, Field(description="When that test began.")]
+
+
 class CheckResult(Strict):
     """One check."""
 
@@ -66,6 +73,10 @@ class CheckResult(Strict):
     )
     steps: Annotated[tuple[Step, ...], Field(description="What was run, in order.")] = ()
     seconds: Seconds
+    reused: Annotated[
+        Reused | None,
+        Field(description="Null if the check ran. Else it ran on an image with the same lower layers."),
+    ] = None
 
 
 class Host(Strict):
@@ -107,6 +118,9 @@ class Report(Strict):
         str, Field(pattern=_TIME, description="When it began: `2026-01-02T03:04:05Z`, by this host's clock.")
     ]
     seconds: Seconds
+    earlier: Annotated[
+        Earlier | None, Field(description="The report that results were taken over from; null if none were.")
+    ] = None
     passed: Annotated[
         bool,
         Field(description="No check failed, all required checks passed, and so did one with `exchanges`."),
@@ -117,6 +131,17 @@ class Report(Strict):
         if self.passed != verdict(self.checks):
             raise ValueError("`passed` does not follow from the checks")
         return self
+
+
+class Earlier(Strict):
+    """The report in which the reused checks ran, and the image that it is about."""
+
+    manifest: Annotated[str, Field(description="The manifest of that image, as it is.")]
+    config: Annotated[str, Field(description="The config of that image, as it is.")]
+    report: Annotated[Report, Field(description="The report.")]
+
+
+Report.model_rebuild()
 
 
 class Judged(Protocol):
@@ -145,6 +170,13 @@ def shortcoming(report: Report) -> str:
         return ""
     missing = [check.name for check in report.checks if check.required and check.status != "passed"]
     return f"required but not run: {', '.join(missing)}" if missing else "the nodes computed nothing together"
+
+
+def told(check: CheckResult) -> str:
+    """Return what was seen in a check that passed, and where it ran if not on this image."""
+    if check.reused is None:
+        return check.summary
+    return f"reused from {check.reused.digest[:19]} of {check.reused.started}: {check.summary}"
 
 
 def dumps(report: Report) -> str:
@@ -212,6 +244,8 @@ def read(path: Path) -> Report:
 def schema() -> dict[str, Any]:
     """Describe the report as JSON Schema 2020-12."""
     described = Report.model_json_schema()
+    # A report can hold an earlier one, so pydantic puts the whole model among the definitions.
+    described = {**described["$defs"]["Report"], "$defs": described["$defs"]}
     described["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     described["title"] = "imagebuilder smoke report"
     return described
@@ -223,7 +257,7 @@ def lines(report: Report, width: int = 110) -> tuple[str, ...]:
     rows = [f"{'check':{name_width}}  result   seconds"]
     for check in report.checks:
         head = f"{check.name:{name_width}}  {check.status:7}  {check.seconds:7.1f}  "
-        detail = check.reason if check.status == "skipped" else check.summary
+        detail = check.reason if check.status == "skipped" else told(check)
         if check.status == "failed":
             detail = check.findings[0].message.partition("\n")[0] if check.findings else ""
         rows += _row(head, detail, width)
@@ -272,6 +306,13 @@ def _conclusion(report: Report, width: int) -> list[str]:
     if missing:
         rows += _wrapped(f"not a proof: {missing}", width)
     rows += _wrapped(f"mode {report.mode}: {report.mode_reason}", width)
+    reused = [check.name for check in report.checks if check.reused]
+    if reused and report.earlier:
+        rows += _wrapped(
+            f"reused: {', '.join(reused)} did not run; they passed at {report.earlier.report.started} on "
+            f"{report.earlier.report.digest}, from which this image differs only in your own files",
+            width,
+        )
     for caveat in report.caveats:
         rows += _wrapped(f"note: {caveat}", width)
     return rows

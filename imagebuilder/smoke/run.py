@@ -18,14 +18,14 @@ from typing import Literal
 from imagebuilder import __version__
 from imagebuilder.errors import EnvironmentFault, InputError
 from imagebuilder.host.site import Site
-from imagebuilder.smoke import checks
+from imagebuilder.smoke import checks, reuse
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.data import all_digits, are_needed, digits
 from imagebuilder.smoke.gpus import Gpus
 from imagebuilder.smoke.nodes import containers as runtime
 from imagebuilder.smoke.nodes import processes
 from imagebuilder.smoke.nodes.cluster import Cluster
-from imagebuilder.smoke.report import CheckResult, Finding, Host, Mode, Report, verdict
+from imagebuilder.smoke.report import CheckResult, Earlier, Finding, Host, Mode, Report, verdict
 from imagebuilder.smoke.session import Check, CheckFailed, Session
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 from imagebuilder.store import Store
@@ -101,9 +101,13 @@ def run_smoke(
     for full in _digits_needed(target, options):
         fetch(full)
     started, clock = time.monotonic(), datetime.now(UTC)
+    earlier = _earlier(target, options, store)
     with _terminable():
-        run = _on_this_host if options.runtime == "process" else _in_containers
-        place, results = run(target, options, fetch, watch)
+        if options.runtime == "process":
+            place, results = _on_this_host(target, options, fetch, watch)
+        else:
+            place, results = _in_containers(target, options, fetch, watch, earlier)
+    taken = any(result.reused for result in results)
     return Report(
         tool=f"imagebuilder {__version__}",
         recipe=target.recipe,
@@ -121,6 +125,7 @@ def run_smoke(
         checks=results,
         started=clock.strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=round(time.monotonic() - started, 3),
+        earlier=earlier if taken else None,
         passed=verdict(results),
     )
 
@@ -160,8 +165,38 @@ def _digits_needed(target: SmokeTarget, options: SmokeOptions) -> tuple[bool, ..
     return tuple(amount == "all" for amount in ("few", "all") if amount in amounts)
 
 
+def _earlier(target: SmokeTarget, options: SmokeOptions, store: Store) -> Earlier | None:
+    """Find an earlier report whose long checks hold for this image too."""
+    image = reuse.stored(target.digest, store) if target.digest and options.may_reuse else None
+    return reuse.find(image, store, target.recipe) if image else None
+
+
+def _results_of(
+    earlier: Earlier | None, target: SmokeTarget, options: SmokeOptions, place: _Place
+) -> Mapping[str, CheckResult]:
+    """Return the results that need not be found out again, by check; none if this run is of another kind."""
+    if earlier is None:
+        return {}
+    then = earlier.report
+    before = (then.tool, then.runtime, then.mode, then.nodes, then.nproc_per_node, then.pins, then.host.gpus)
+    now = (
+        *(f"imagebuilder {__version__}", place.runtime, place.mode, options.nodes, options.nproc_per_node),
+        *(dict(target.pins), place.host.gpus),
+    )
+    long = {check.name for check in CHECKS if check.reusable}
+    return {
+        check.name: reuse.taken(check, then)
+        for check in then.checks
+        if before == now and check.name in long and check.status == "passed"
+    }
+
+
 def _in_containers(
-    target: SmokeTarget, options: SmokeOptions, fetch: Callable[[bool], Path], watch: Watch
+    target: SmokeTarget,
+    options: SmokeOptions,
+    fetch: Callable[[bool], Path],
+    watch: Watch,
+    earlier: Earlier | None,
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     with engines.connect(options.runtime) as engine:
         image_environment = engines.require_same(engine, target)
@@ -179,7 +214,7 @@ def _in_containers(
         with runtime.start(engine, target, options, mode, secrets.token_hex(6)) as cluster:
             watch.started(cluster)
             session = Session(cluster, target, options, mode, image_environment, fetch)
-            return place, _all_checks(session, watch)
+            return place, _all_checks(session, watch, _results_of(earlier, target, options, place))
 
 
 def _on_this_host(
@@ -199,14 +234,15 @@ def _on_this_host(
     with processes.start(options, mode) as cluster:
         watch.started(cluster)
         session = Session(cluster, target, options, mode, processes.environment(), fetch)
-        return place, _all_checks(session, watch)
+        return place, _all_checks(session, watch, {})
 
 
-def _all_checks(session: Session, watch: Watch) -> tuple[CheckResult, ...]:
+def _all_checks(session: Session, watch: Watch, taken: Mapping[str, CheckResult]) -> tuple[CheckResult, ...]:
+    """Run all checks, except those whose results are taken over."""
     results = []
     for check in CHECKS:
         watch.begun(check)
-        result = _one_check(check, session)
+        result = taken.get(check.name) or _one_check(check, session)
         watch.ended(result)
         results.append(result)
     return tuple(results)

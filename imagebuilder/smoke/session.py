@@ -68,6 +68,7 @@ class Check:
         required: whether an image that promises this is proven only if the check passes.
         asked: whether this run, by its options, also requires the check to pass.
         exchanges: a pass shows that the nodes computed something together.
+        reusable: a pass holds for other images with the same layers below the user's own files.
         digits: which handwritten digits it trains on: none, 5000, or all of them.
 
     """
@@ -81,6 +82,7 @@ class Check:
     required: Callable[[Promise], bool] = lambda _promise: True
     asked: Callable[[Session], bool] = lambda _session: False
     exchanges: bool = False
+    reusable: bool = False
     digits: Callable[[SmokeOptions], Digits] = lambda _options: "none"
 
     def is_required(self, session: Session) -> bool:
@@ -148,7 +150,12 @@ class Session:
     @property
     def promise(self) -> Promise:
         """What the image promises in this run."""
-        return Promise(runtime=self.cluster.kind, mode=self.mode, pins=dict(self.target.pins))
+        return Promise(
+            runtime=self.cluster.kind,
+            mode=self.mode,
+            pins=dict(self.target.pins),
+            own_training=self.target.training is not None,
+        )
 
     def installed(self, check: str) -> Framework | None:
         """Choose the framework for a check: the first one that the image's Python has."""

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Literal, get_args
 
+from pydantic import ValidationError
+
 from imagebuilder import catalog
 from imagebuilder.core import labels as label_names
 from imagebuilder.errors import InputError
+from imagebuilder.recipe.checks import TrainingCheck
 
 ModeChoice = Literal["auto", "cpu", "one-gpu-shared", "multi-gpu"]
 RuntimeChoice = Literal["auto", "docker", "podman", "process"]
@@ -36,7 +39,9 @@ class SmokeTarget:
         pins: component and full version, sorted.
         ssh_port, ssh_user: sshd's port, and the user that nodes log in as.
         baked_keys: the image has an ssh key in a layer, so a job needs none.
+        training: the user's own training check; None if the recipe has none.
         allowed_env: variables of a job or a host that the recipe allows in the image, with its reasons.
+        gpus: compute capabilities of the hosts' GPUs, as the recipe says; only known if the recipe is.
 
     """
 
@@ -49,7 +54,9 @@ class SmokeTarget:
     ssh_port: int = 22
     ssh_user: str = "root"
     baked_keys: bool = False
+    training: TrainingCheck | None = None
     allowed_env: tuple[tuple[str, str], ...] = ()
+    gpus: tuple[str, ...] = ()
 
     def pin(self, name: str) -> str:
         """Return a component's version; empty if it is not pinned."""
@@ -69,12 +76,14 @@ class Promise:
         runtime: what runs the nodes: `docker`, `podman` or `process`.
         mode: how tensors are sent.
         pins: component and version.
+        own_training: the recipe has a training check of the user's.
 
     """
 
     runtime: str
     mode: str
     pins: Mapping[str, str]
+    own_training: bool = False
 
     @property
     def contained(self) -> bool:
@@ -138,6 +147,7 @@ class SmokeOptions:
         transport: the network that NCCL must use between nodes; `any` allows any, if all ranks agree.
         min_busbw: minimum bus bandwidth of the largest allreduce, in 10^9 bytes a second; 0 for no minimum.
         scaling: the table of several layouts.
+        again: run every check, also those whose earlier results hold.
         containers: extra arguments for the engine's SDK for single nodes, by the node's number:
             `{1: {"shm_size": 1 << 26}}`. Only tests use it; the command line cannot set it.
 
@@ -153,7 +163,18 @@ class SmokeOptions:
     transport: TransportChoice = "any"
     min_busbw: float = 0.0
     scaling: Scaling = Scaling()
+    again: bool = False
     containers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def may_reuse(self) -> bool:
+        """Whether earlier results can stand for this run: all that a report does not record is as usual."""
+        plain = SmokeOptions()
+        asked = (self.again, self.only, self.transport, self.min_busbw, self.shm_bytes, self.scaling.asked)
+        return (
+            asked == (*(False, plain.only, plain.transport, plain.min_busbw, plain.shm_bytes, False),)
+            and not self.containers
+        )
 
     def __post_init__(self) -> None:
         """Refuse values out of range, before anything is started.
@@ -220,8 +241,20 @@ def from_labels(
         ssh_port=int(port),
         ssh_user=labels[label_names.SSH_USER],
         baked_keys=labels.get(label_names.SSH_KEYS) == "baked",
+        training=_training(labels.get(label_names.TRAINING, ""), reference),
         allowed_env=tuple(label_names.allowed_env(labels).items()),
     )
+
+
+def _training(text: str, reference: str) -> TrainingCheck | None:
+    try:
+        return TrainingCheck.model_validate_json(text) if text else None
+    except ValidationError as error:
+        raise InputError(
+            f"its label `{label_names.TRAINING}` is not a training check: {error.errors()[0]['msg']}",
+            where=reference,
+            hint="build it again",
+        ) from None
 
 
 def from_environment() -> SmokeTarget:

@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from imagebuilder.smoke import evidence
 from imagebuilder.smoke.report import Status, parse, read_bytes, verdict
 
+# The check that an image has to pass if its recipe has `checks: {training: ...}`.
+OWN_TRAINING = "own-training"
+
 
 class _Lenient(BaseModel):
     """Ignores unknown keys, because reports of other versions of imagebuilder may have more."""
@@ -26,6 +29,13 @@ class _Lenient(BaseModel):
 _Word = Annotated[str, Field(max_length=200)]
 
 
+class ReusedVerdict(_Lenient):
+    """Where a check ran: see `imagebuilder.smoke.report.Reused`."""
+
+    digest: _Word
+    started: _Word
+
+
 class CheckVerdict(_Lenient):
     """One check: see `imagebuilder.smoke.report.CheckResult`."""
 
@@ -33,7 +43,9 @@ class CheckVerdict(_Lenient):
     required: bool
     exchanges: bool
     status: Status
+    summary: str = ""
     evidence: dict[str, Any] = {}
+    reused: ReusedVerdict | None = None
 
 
 class HostVerdict(_Lenient):
@@ -43,17 +55,27 @@ class HostVerdict(_Lenient):
     driver: _Word = ""
 
 
+class EarlierVerdict(_Lenient):
+    """The report that results were taken over from: see `imagebuilder.smoke.report.Earlier`."""
+
+    manifest: str
+    config: str
+    report: Verdict
+
+
 class Verdict(_Lenient):
     """The part of a report that decides: the image, where it was tested, and the result of each check."""
 
     digest: str
+    started: _Word = ""
     nodes: int
+    nproc_per_node: int = 1
     runtime: str
     mode: _Word
     pins: dict[str, str]
     host: HostVerdict = HostVerdict()
     checks: tuple[CheckVerdict, ...]
-    started: _Word = ""
+    earlier: EarlierVerdict | None = None
     passed: bool
 
     @property
@@ -67,7 +89,7 @@ class Verdict(_Lenient):
         return evidence.busbw(self.checks)
 
     def shortcoming(self, promised: Mapping[str, str]) -> str:
-        """Return why the report does not prove its image; empty if it does.
+        """Return why the report does not prove its image; empty if it does, or if only `reuse` can tell.
 
         Args:
             promised: component and version, as the image has them: the report may name fewer.
@@ -84,28 +106,69 @@ class Verdict(_Lenient):
             return "the nodes computed nothing together"
         if not self.passed:
             return "the report contradicts itself: every check passed, and `passed` is false"
-        return "" if self.runtime != "process" else "the test ran without containers"
+        if self.runtime == "process":
+            return "the test ran without containers"
+        return self._reuse_problem(promised)
+
+    def _reuse_problem(self, promised: Mapping[str, str]) -> str:
+        """Say why results that were taken over do not hold, by what the report itself says."""
+        for check in self.checks:
+            if check.reused and (problem := self._why_not(check, promised)):
+                return f"`{check.name}` is said to be reused, and {problem}"
+        return ""
+
+    def _why_not(self, check: CheckVerdict, promised: Mapping[str, str]) -> str:
+        then = self.earlier.report if self.earlier else None
+        if then is None:
+            return "the earlier report is missing"
+        if then.earlier is not None or any(entry.reused for entry in then.checks):
+            return "not all checks of the earlier report ran"
+        if problem := then.shortcoming(promised):
+            return f"the earlier report is not a proof: {problem}"
+        if _way(then) != _way(self):
+            return "the earlier test ran in another way"
+        if check.name not in reusable():
+            return "it has to run on every image"
+        where = ReusedVerdict(digest=then.digest, started=then.started)
+        is_same = check.reused == where and check.model_copy(update={"reused": None}) in then.checks
+        return "" if is_same else "the earlier report says something else"
 
     def __str__(self) -> str:
         """Summarise it: `8 of 12 checks passed on 2 nodes, mode cpu`."""
         passed = sum(check.status == "passed" for check in self.checks)
-        return f"{passed} of {len(self.checks)} checks passed on {self.nodes} nodes, mode {self.mode}"
+        reused = sum(check.reused is not None for check in self.checks)
+        taken = f" ({reused} of them reused from {self.earlier.report.digest[:19]})" if self.earlier else ""
+        return f"{passed} of {len(self.checks)} checks passed{taken} on {self.nodes} nodes, mode {self.mode}"
 
 
-def required(runtime: str, mode: str, pins: Mapping[str, str]) -> frozenset[str]:
+def reusable() -> frozenset[str]:
+    """Return the checks whose results hold as long as only the user's own files change."""
+    from imagebuilder.smoke import checks
+
+    return frozenset(check.name for check in checks.load() if check.reusable)
+
+
+def _way(report: Verdict) -> tuple[object, ...]:
+    return (report.runtime, report.mode, report.nodes, report.nproc_per_node, report.pins)
+
+
+def required(
+    runtime: str, mode: str, pins: Mapping[str, str], *, own_training: bool = False
+) -> frozenset[str]:
     """Return the checks that must pass for what an image promises; see `Check.required`.
 
     Args:
         runtime: what ran the nodes: `docker`, `podman` or `process`.
         mode: how tensors were sent.
         pins: component and version, as the lock has them.
+        own_training: whether the recipe has a training check of its own.
 
     """
     # Late: the checks are loaded only when a report is judged.
     from imagebuilder.smoke import checks
     from imagebuilder.smoke.target import Promise
 
-    promise = Promise(runtime=runtime, mode=mode, pins=pins)
+    promise = Promise(runtime=runtime, mode=mode, pins=pins, own_training=own_training)
     return frozenset(check.name for check in checks.load() if check.required(promise))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,61 @@ def test_a_ddp_script_by_mpirun_between_ssh_nodes(built: Built, tmp_path: Path) 
         script = ["python", f"{SCRIPTS}/ddp_mpirun.py", "--snapshot=/tmp/snapshot.pt"]
         result = docker("exec", first, "mpirun", "-n", "2", *hosts, *place, *script)
     require_learnt(result.stdout)
+
+
+def test_trainer_s_torch_runtime_with_a_master_that_starts_late(built: Built) -> None:
+    """Kubeflow Trainer sets PET_* only, and its command is torchrun and a script."""
+    place = {"PET_MASTER_ADDR": "fit-node-0-0.fit", "PET_MASTER_PORT": "29500"}
+    size = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1"}
+    options = ("--entrypoint", "torchrun", *ONE_THREAD)
+    command = [f"{SCRIPTS}/ddp_torchrun.py", "--snapshot=/tmp/snapshot.pt"]
+    with pods(built(ROOT / "recipes" / "cuda12-torch.yaml")) as job:
+        names = []
+        for rank in (1, 0):
+            values = given({**size, **place, "PET_NODE_RANK": str(rank)})
+            names.append(job.start(f"fit-node-0-{rank}.fit", *options, *values, command=command))
+            # The master has neither a container nor a name yet.
+            time.sleep(5 if rank else 0)
+        require_ended(names)
+        require_learnt(docker("logs", names[1]).stdout)
+
+
+def test_the_hook_of_enroot_makes_slurm_s_tasks_ranks(built: Built) -> None:
+    image = built(ROOT / "recipes" / "cuda12-torch.yaml")
+    variables = json.loads(docker("image", "inspect", "--format", "{{json .Config.Env}}", image).stdout)
+    assert "PYTORCH_VERSION=2.10.0" in {line.partition("+")[0] for line in variables}
+    assert "NVIDIA_GDRCOPY=enabled" in variables
+    with pods(image) as job:
+        names = [
+            job.start(
+                f"node{task}",
+                *ONE_THREAD,
+                *given(enroot_variables(variables, job=4711, nodes=("node0", "node1"), task=task)),
+                command=["python", f"{SCRIPTS}/ddp_torchrun.py", "--snapshot=/tmp/snapshot.pt"],
+            )
+            for task in range(2)
+        ]
+        require_ended(names)
+        require_learnt(docker("logs", names[0]).stdout)
+
+
+def enroot_variables(image: list[str], job: int, nodes: tuple[str, ...], task: int) -> dict[str, str]:
+    """Return what enroot's hook 50-slurm-pytorch adds for one task on each node: nothing without torch."""
+    if not any(line.startswith("PYTORCH_VERSION=") for line in image):
+        return {}
+    return {
+        "MASTER_ADDR": nodes[0],
+        "MASTER_PORT": str(job % 4536 + 61000),
+        "WORLD_SIZE": str(len(nodes)),
+        "RANK": str(task),
+        "LOCAL_RANK": "0",
+    }
+
+
+def require_ended(names: list[str]) -> None:
+    """Wait for containers, and make sure that all ended with 0."""
+    codes = [docker("wait", name).stdout.strip() for name in names]
+    assert codes == ["0"] * len(names), [docker("logs", name).stderr[-2000:] for name in names]
 
 
 def require_learnt(log: str) -> None:

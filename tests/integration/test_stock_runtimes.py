@@ -16,7 +16,7 @@ import pytest
 from imagebuilder.plan.sshkeys import make_keys
 from tests.integration.conftest import Built
 from tests.support import recipes
-from tests.support.pods import SCRIPTS, Pods, docker, given, operator_keys, pods, volume
+from tests.support.pods import SCRIPTS, Pods, cloud_variables, docker, given, operator_keys, pods, volume
 
 HOME = "/home/mpiuser"
 SECRETS = "/run/secrets/imagebuilder"
@@ -103,6 +103,26 @@ def test_a_bare_mpirun_uses_all_nodes_of_the_stock_mpi_runtimes(
     options = (*pod, *short(launcher), "-v", f"{config}:/etc/mpi:ro", *OPEN_MPI, "--entrypoint", "mpirun")
     result = job.run(launcher, *options, command=FIT)
     assert result.stdout == fitted(" ".join(host.partition(".")[0] for host in hosts))
+
+
+# On the first node. dstack writes the file of hosts itself. `--host` with addresses does not work, for Open
+# MPI 5.0.7 then misses the node that it runs on.
+CLOUDS = {
+    "skypilot": 'echo "$SKYPILOT_NODE_IPS" >/tmp/nodes; mpirun --hostfile /tmp/nodes '
+    '-n "$SKYPILOT_NUM_NODES" -N "$SKYPILOT_NUM_GPUS_PER_NODE" ',
+    "dstack": 'mpirun --hostfile "$DSTACK_MPI_HOSTFILE" -n "$DSTACK_GPUS_NUM" -N "$DSTACK_GPUS_PER_NODE" ',
+}
+
+
+@pytest.mark.parametrize("cloud", sorted(CLOUDS))
+def test_mpirun_with_the_variables_of_a_cloud(cloud: str, job: Pods, keys: tuple[str, ...]) -> None:
+    names = [job.start(f"node{rank}", *keys) for rank in range(2)]
+    addresses = [job.address(name) for name in names]
+    lines = "".join(f"{address} slots=1\n" for address in addresses)
+    docker("exec", names[0], "sh", "-c", f"printf %s '{lines}' >/tmp/hostfile")
+    values = given({**cloud_variables(addresses, 0), "DSTACK_MPI_HOSTFILE": "/tmp/hostfile"})
+    result = docker("exec", *values, names[0], "bash", "-c", f"{CLOUDS[cloud]} {' '.join(FIT)}")
+    assert result.stdout == fitted("node0 node1")
 
 
 # --- names that appear late

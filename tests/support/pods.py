@@ -34,6 +34,11 @@ class Pods:
         """Run a container to its end."""
         return docker("run", "--rm", *self._options(host), *options, self.image, *command)
 
+    def address(self, name: str) -> str:
+        """Return the address of a container on the job's network."""
+        place = f'{{{{(index .NetworkSettings.Networks "{self.job}").IPAddress}}}}'
+        return docker("inspect", "--format", place, name).stdout.strip()
+
     def close(self) -> None:
         if self._names:
             docker("rm", "-f", "-v", *self._names, check=False)
@@ -71,6 +76,22 @@ def volume(folder: Path, files: Mapping[str, bytes], mode: int) -> Path:
 def given(values: Mapping[str, str]) -> tuple[str, ...]:
     """Return the options that give a container these variables."""
     return tuple(word for name, value in values.items() for word in ("-e", f"{name}={value}"))
+
+
+def cloud_variables(addresses: Sequence[str], rank: int) -> dict[str, str]:
+    """Return what SkyPilot and dstack say to one node of a job with one rank a node."""
+    return {
+        "SKYPILOT_NODE_IPS": "\n".join(addresses),
+        "SKYPILOT_NODE_RANK": str(rank),
+        "SKYPILOT_NUM_NODES": str(len(addresses)),
+        "SKYPILOT_NUM_GPUS_PER_NODE": "1",
+        "DSTACK_NODES_NUM": str(len(addresses)),
+        "DSTACK_NODE_RANK": str(rank),
+        "DSTACK_MASTER_NODE_IP": addresses[0],
+        "DSTACK_NODES_IPS": "\n".join(addresses),
+        "DSTACK_GPUS_PER_NODE": "1",
+        "DSTACK_GPUS_NUM": str(len(addresses)),
+    }
 
 
 def operator_keys(folder: Path, *, mode: int, group: int = 0) -> Path:

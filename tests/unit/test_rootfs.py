@@ -87,6 +87,16 @@ def test_only_an_image_with_a_user_of_its_own_gives_names_to_other_ids() -> None
     assert link not in files()
 
 
+def test_images_set_what_the_hooks_of_runtimes_look_for() -> None:
+    recipe = samples.recipe(pins={"torch": "2.10", "cuda": "12.8"})
+    env = plan.environment(select(recipe), samples.lock(pins={"torch": "2.10.0", "cuda": "12.8.90"}))
+    # The locked version, not the pin: builds of torchvision read it, too.
+    assert (env["PYTORCH_VERSION"], env["NVIDIA_GDRCOPY"]) == ("2.10.0", "enabled")
+    assert env["NVIDIA_REQUIRE_CUDA"] == "cuda>=12.8"
+    plain = plan.environment(select(samples.recipe(pins={"openmpi": "5.0.7"})), samples.lock())
+    assert not {"PYTORCH_VERSION", "NVIDIA_GDRCOPY"} & plain.keys()
+
+
 def test_sshd_takes_keys_only() -> None:
     text = files()["/etc/imagebuilder/sshd_config"].text
     for name in ("UsePAM", "PasswordAuthentication", "KbdInteractiveAuthentication", "PermitEmptyPasswords"):

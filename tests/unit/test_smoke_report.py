@@ -194,7 +194,7 @@ def complaints(schema: dict[str, Any], value: Any, root: dict[str, Any], where: 
     if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
         for index, entry in enumerate(value):
             wrong += complaints(schema["items"], entry, root, f"{where}[{index}]")
-    if "properties" in schema:
+    if "properties" in schema and isinstance(value, dict):
         wrong += [f"{where}: lacks {name}" for name in schema.get("required", ()) if name not in value]
         for name, entry in value.items():
             if name not in schema["properties"]:

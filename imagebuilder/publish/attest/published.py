@@ -17,6 +17,7 @@ from imagebuilder.publish.attest.bundle import REPORT, DocumentKind, kind_of
 from imagebuilder.registry import reader
 from imagebuilder.registry.client import Client, Options
 from imagebuilder.registry.reader import Descriptor, ImageManifest
+from imagebuilder.smoke.reuse import ImageContent
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
@@ -87,6 +88,12 @@ class Published:
         run = self.config.get("config")
         found = run.get("Labels") if isinstance(run, dict) else None
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    @property
+    def content(self) -> ImageContent:
+        """What it is made of."""
+        layers = tuple(layer.digest for layer in self.manifest.layers)
+        return ImageContent(digest=self.digest, layers=layers, config=self.config)
 
     @property
     def manifest_size(self) -> int:

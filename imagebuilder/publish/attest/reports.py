@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from imagebuilder.core import labels as label_names
 from imagebuilder.errors import GateError
 from imagebuilder.publish import proof
 from imagebuilder.publish.attest.bundle import REPORT
@@ -118,7 +117,7 @@ def judged(
         ValueError: it is not a report.
 
     """
-    found = proof.judge(item.data, image.digest, label_names.pins(image.labels))
+    found = proof.judge(item.data, image.content)
     signers = (*item.signed_by, *((_THE_KEY,) if keyed and item.signed else ()))
     return found, found.refusals(policy, signers)
 

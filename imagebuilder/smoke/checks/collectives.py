@@ -147,4 +147,5 @@ CHECK = Check(
     skip=lambda session: framework_reason(session, "collectives"),
     required=lambda promise: promise.framework("collectives"),
     exchanges=True,
+    reusable=True,
 )

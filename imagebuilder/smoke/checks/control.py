@@ -48,4 +48,5 @@ CHECK = Check(
     skip=lambda session: framework_reason(session, "control"),
     required=lambda promise: promise.framework("control"),
     digits=lambda _options: "few",
+    reusable=True,
 )

@@ -130,4 +130,5 @@ CHECK = Check(
     skip=_skip,
     required=lambda promise: promise.mpi or promise.framework("failure"),
     asked=lambda session: not _skip(session),
+    reusable=True,
 )

@@ -118,4 +118,5 @@ CHECK = Check(
     run=run,
     skip=_skip,
     required=lambda _promise: False,
+    reusable=True,
 )

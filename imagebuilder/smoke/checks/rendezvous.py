@@ -66,4 +66,5 @@ CHECK = Check(
     skip=lambda session: framework_reason(session, "rendezvous"),
     required=lambda promise: promise.framework("rendezvous"),
     exchanges=True,
+    reusable=True,
 )

@@ -95,4 +95,5 @@ CHECK = Check(
     skip=lambda session: framework_reason(session, "replicas"),
     required=lambda promise: promise.framework("replicas"),
     exchanges=True,
+    reusable=True,
 )

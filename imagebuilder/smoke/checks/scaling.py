@@ -164,4 +164,5 @@ CHECK = Check(
     required=lambda _promise: False,
     asked=lambda session: session.options.scaling.asked,
     digits=_digits,
+    reusable=True,
 )

@@ -106,4 +106,5 @@ CHECK = Check(
     required=lambda promise: promise.framework("training"),
     digits=lambda _options: "few",
     exchanges=True,
+    reusable=True,
 )

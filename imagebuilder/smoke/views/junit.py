@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from imagebuilder.smoke.report import CheckResult, Finding, Report, Step, shortcoming
+from imagebuilder.smoke.report import CheckResult, Finding, Report, Step, shortcoming, told
 from imagebuilder.smoke.views.visible import tail, visible
 
 _STEP_CHARACTERS = 4000
@@ -49,7 +49,7 @@ def _case(check: CheckResult) -> ET.Element:
         failure = ET.SubElement(case, "failure", _fit({"message": first, "type": "CheckFailed"}))
         failure.text = visible("\n\n".join([*map(_finding, check.findings), f"criterion: {check.criterion}"]))
     if check.status == "passed":
-        ET.SubElement(case, "system-out").text = visible(check.summary)
+        ET.SubElement(case, "system-out").text = visible(told(check))
     elif check.steps:
         ET.SubElement(case, "system-out").text = visible("\n\n".join(map(_step, check.steps)))
     return case
@@ -77,6 +77,7 @@ def _properties(report: Report) -> dict[str, str]:
         "nodes": str(report.nodes),
         "nproc_per_node": str(report.nproc_per_node),
         "tool": report.tool,
+        **{f"reused.{check.name}": check.reused.digest for check in report.checks if check.reused},
         **{f"pin.{name}": version for name, version in report.pins.items()},
         **{f"caveat.{number}": caveat for number, caveat in enumerate(report.caveats, 1)},
     }

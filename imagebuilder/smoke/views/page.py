@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from imagebuilder.smoke import evidence
 from imagebuilder.smoke.checks.pins import numbers
-from imagebuilder.smoke.report import Report, Status, shortcoming
+from imagebuilder.smoke.report import Report, Status, shortcoming, told
 from imagebuilder.smoke.views import figures
 from imagebuilder.smoke.views.visible import tail, visible
 
@@ -56,7 +56,13 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"seconds": seconds, "tail": tail, "layout": figures.layout, "sig": _significant}
+    environment.filters |= {
+        "seconds": seconds,
+        "tail": tail,
+        "told": told,
+        "layout": figures.layout,
+        "sig": _significant,
+    }
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     # Built as XML, so it is escaped already.

@@ -1,0 +1,1 @@
+"""A small training with DistributedDataParallel, as a package."""
