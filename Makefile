@@ -20,7 +20,7 @@ BIN := .venv/bin
 # Start the engine and the registry unless they run, and set the variables with their addresses.
 SERVICES = services=$$(scripts/services start); eval "$$services";
 
-.PHONY: help image test test-fast lint unit integration bench soak fuzz docs host host-tests clean
+.PHONY: help image test test-fast test-versions lint unit integration bench soak fuzz docs host host-tests clean
 
 help:
 	@sed -n '3,4s/^# *//p' Makefile
@@ -85,6 +85,11 @@ FUZZ_SECONDS ?= 120
 FUZZ_COUNT ?= 1000
 fuzz: $(BIN)/.ready
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --count $(FUZZ_COUNT) --out bench/fuzz.md
+
+# Run the unit tests with the oldest versions of the dependencies, and on other Pythons (those that are installed).
+PYTHONS ?= 3.12 3.13
+test-versions: $(BIN)/.ready
+	scripts/test-versions lowest $(PYTHONS)
 
 # Generate docs/reference and recipes/recipe.schema.json from the code.
 docs: $(BIN)/.ready

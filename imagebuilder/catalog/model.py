@@ -196,6 +196,10 @@ class Component(Strict):
         Field(description="`always`: in every image, pinned or not; `devel`: in those with `devel: true`."),
     ] = "pinned"
     like: Annotated[str, Field(description="With `devel`: the component whose pin it shares.")] = ""
+    fabrics: Annotated[
+        tuple[Literal["ib", "efa"], ...],
+        Field(description="Networks that need it: also in images whose recipe names one under `fabric`."),
+    ] = ()
     excludes: Annotated[
         tuple[str, ...], Field(description="Components that cannot be in the same image.")
     ] = ()

@@ -154,8 +154,10 @@ def _chosen(asked: Selection) -> Selection:
     missing = needed - pins.keys()
     for name, component in asked.components.items():
         # Missing pins count here: components that they would include may lack further pins.
-        included = component.include == "always" or (
-            component.include == "devel" and recipe.devel and component.like in {*pins, *needed}
+        included = (
+            component.include == "always"
+            or (component.include == "devel" and recipe.devel and component.like in {*pins, *needed})
+            or bool(set(component.fabrics) & set(recipe.fabric))
         )
         if name not in pins and not included:
             continue

@@ -29,6 +29,7 @@ from imagebuilder.cli.base import (
 )
 
 if TYPE_CHECKING:
+    from imagebuilder.plan import Project
     from imagebuilder.publish.attest.inspection import IndexInspection, Inspection
     from imagebuilder.publish.attest.reports import AttachedReport
     from imagebuilder.publish.attest.verification import VerifyCheck
@@ -118,7 +119,11 @@ _SignedFor = Annotated[
 ]
 _RebuildToo = Annotated[
     bool,
-    typer.Option("--rebuild", help="Build the image again from the attached recipe and lock, and compare."),
+    typer.Option(
+        "--rebuild",
+        help="Build the image again from the attached recipe and lock, and compare. Needs --recipe if the "
+        "image contains your own files: they are read from the folders that it names.",
+    ),
 ]
 
 
@@ -142,7 +147,7 @@ def verify(
     from imagebuilder.host.site import detect
     from imagebuilder.publish import verify as verifying
     from imagebuilder.publish.attest import signing_keys
-    from imagebuilder.workflow import source
+    from imagebuilder.workflow import read_locks, source
 
     check_progress(progress)
     where = open_store(store)
@@ -150,12 +155,14 @@ def verify(
         target=target,
         key=signing_keys.load_public(key) if key else None,
         own=source.of_recipe(recipe) if recipe else None,
+        copied=read_locks(recipe).copied if recipe and rebuild else None,
         signed_for=signed_for,
         provers=load_provers(signed_by),
         platform=platform,
         plain_http=plain_http,
     )
-    again = _rebuilding(where, site, progress) if rebuild else None
+    folder = recipe.parent if recipe else Path()
+    again = _rebuilding(where, site, progress, folder) if rebuild else None
     verified = verifying.verify(request, where, detect(site), again)
     if as_json:
         out_json(_told(verified))
@@ -190,16 +197,17 @@ def _told(verified: Verified) -> dict[str, object]:
     return {**summary, "checks": checks, "platforms": rows}
 
 
-def _rebuilding(store: Store, site: Path | None, progress: str) -> Rebuild:
-    """Return the function that builds an image again and shows progress."""
+def _rebuilding(store: Store, site: Path | None, progress: str, folder: Path) -> Rebuild:
+    """Return the function that builds an image again and shows progress; `folder` is the recipe's."""
     from imagebuilder.core.progress import shown
     from imagebuilder.host.site import detect
-    from imagebuilder.workflow.rebuild import rebuild
+    from imagebuilder.workflow.rebuild import Target, rebuild
 
-    def run(source: RecipeSource, platform: str, distribution: str) -> Rebuilt:
+    def run(source: RecipeSource, platform: str, distribution: str, project: Project) -> Rebuilt:
         surroundings = detect(site, distribution=distribution)
         with shown(progress, sys.stderr) as live:
-            return rebuild(source, store, surroundings, live, platform)
+            target = Target(platform=platform, project=project, folder=folder)
+            return rebuild(source, store, surroundings, live, target)
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -21,6 +22,7 @@ from imagebuilder.cli.base import (
     err,
     open_store,
     out,
+    warn,
     write_views,
 )
 from imagebuilder.cli.engines import load_image
@@ -35,18 +37,36 @@ if TYPE_CHECKING:
 _Target = Annotated[
     str,
     typer.Argument(
-        metavar="[RECIPE|IMAGE]", help="A recipe that was built, or an image in Docker or Podman."
+        metavar="[RECIPE|IMAGE]",
+        help="A recipe that was built, or any image: in Docker or Podman, or in a registry.",
     ),
 ]
 _Mode = Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")]
 _Runtime = Annotated[
-    str, typer.Option("--runtime", help="auto, docker, podman, or process (no containers: this Python).")
+    str,
+    typer.Option(
+        "--runtime", help="auto, docker, podman, process (no containers: this Python) or ssh (--hosts)."
+    ),
+]
+_Hosts = Annotated[
+    str,
+    typer.Option(
+        "--hosts", metavar="A,B", help="For --runtime ssh: hosts that run already, as your ssh knows them."
+    ),
 ]
 _Nodes = Annotated[int, typer.Option("--nodes", help="Number of nodes, at least two.")]
 _NprocPerNode = Annotated[int, typer.Option("--nproc-per-node", help="Number of ranks on each node.")]
 _Checks = Annotated[
     list[str] | None,
     typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
+]
+_Expect = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--expect",
+        metavar="NAME=VERSION",
+        help="A version that must be loaded, such as nccl=2.27.5; may be repeated.",
+    ),
 ]
 _Patience = Annotated[float, typer.Option("--patience", help="Multiply every time limit by this factor.")]
 _Transport = Annotated[
@@ -85,9 +105,11 @@ def smoke_test(
     platform: PlatformName = "",
     mode: _Mode = "auto",
     runtime: _Runtime = "auto",
+    hosts: _Hosts = "",
     nodes: _Nodes = 2,
     nproc_per_node: _NprocPerNode = 1,
     checks: _Checks = None,
+    expect: _Expect = None,
     patience: _Patience = 1.0,
     transport: _Transport = "any",
     min_busbw: _MinBusbw = 0.0,
@@ -111,13 +133,17 @@ def smoke_test(
     from imagebuilder.publish import attach as attaching
     from imagebuilder.publish.attest import signing_keys
     from imagebuilder.smoke import report as reports
+    from imagebuilder.smoke.nodes import remote
     from imagebuilder.smoke.run import Watch, run_smoke
-    from imagebuilder.smoke.target import Scaling, SmokeOptions
+    from imagebuilder.smoke.target import Scaling, SmokeOptions, expecting
+    from imagebuilder.workflow import named
 
+    nodes_there = remote.checked(hosts) if hosts else ()
     options = SmokeOptions(
         mode=cast("Any", mode),
         runtime=cast("Any", runtime),
-        nodes=nodes,
+        nodes=len(nodes_there) or nodes,
+        hosts=nodes_there,
         nproc_per_node=nproc_per_node,
         patience=patience,
         only=frozenset(checks or ()),
@@ -130,7 +156,8 @@ def smoke_test(
     # Before the test, which takes minutes: a wrong key or password must not waste it.
     key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
     where, surroundings = open_store(store), detect(site)
-    found = _smoke_target(target, runtime, where, platform)
+    found = _smoke_target(target, runtime, where, platform, plain_http, site, nodes_there)
+    found = expecting(found, expect or ())
     watch = Watch(ended=lambda check: err(_row(check)))
     result = run_smoke(found, options, store=where, site=surroundings, watch=watch)
     if result.digest and not checks:
@@ -147,7 +174,7 @@ def smoke_test(
     else:
         for line in reports.lines(result):
             out(line)
-        if result.passed and target and not attach:
+        if result.passed and target and not named(target).in_registry:
             out(f"next: {_next(target, where, platform, result.runtime)}")
     if not result.passed:
         raise typer.Exit(TestFailure.exit_code)
@@ -184,20 +211,65 @@ def _require_attachable(target: str, *, attach: bool, partial: bool, signing: bo
         )
 
 
-def _smoke_target(text: str, runtime: str, store: Store, platform: str = "") -> SmokeTarget:
+def _smoke_target(
+    text: str,
+    runtime: str,
+    store: Store,
+    platform: str,
+    plain_http: bool,
+    site: Path | None,
+    hosts: tuple[str, ...],
+) -> SmokeTarget:
     """Find the image to test; an image of the store is loaded into the engine first."""
-    from imagebuilder.smoke import engine as engines
     from imagebuilder.smoke import target as targets
-    from imagebuilder.workflow import built_image, labels
+    from imagebuilder.workflow import built_image, labels, named, read_recipe
 
     if runtime == "process":
         return targets.from_environment()
+    if hosts:
+        if text:
+            raise InputError("hosts run already, so no image is started on them", where="--runtime ssh")
+        return targets.on_hosts(hosts)
     if not text:
         hint = "name a recipe that was built, or an image"
         raise InputError("no image is given", where="imagebuilder smoke-test", hint=hint)
     image = built_image(text, store, platform)
     if image is None:
-        with engines.connect(cast("Any", runtime)) as engine:
-            return engines.look_up(engine, text)
+        return _elsewhere(text, runtime, platform, plain_http, site)
     reference = load_image(image, store, runtime)
-    return targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+    found = targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
+    word = named(text)
+    gpus = read_recipe(word.path)[0].recipe.hosts.gpus if word.is_recipe else ()
+    return replace(found, gpus=gpus)
+
+
+def _elsewhere(text: str, runtime: str, platform: str, plain_http: bool, site: Path | None) -> SmokeTarget:
+    """Find an image that is not in the store: in the engine, or in the registry that its name says.
+
+    A name with a registry's host means what the registry has now, even if the engine has an older image.
+    """
+    from imagebuilder.core.reference import DOCKER_HUB, parse
+    from imagebuilder.errors import RegistryError
+    from imagebuilder.host.site import detect
+    from imagebuilder.publish import tested
+    from imagebuilder.smoke import engine as engines
+    from imagebuilder.workflow import named
+
+    with engines.connect(cast("Any", runtime)) as engine:
+        in_registry = named(text).in_registry
+        is_there = not in_registry or engines.has(engine, text)
+        if not in_registry or (is_there and parse(text).host in {DOCKER_HUB, "localhost"}):
+            return engines.look_up(engine, text)
+        try:
+            image = tested.find(text, detect(site), platform=platform, plain_http=plain_http)
+        except RegistryError as error:
+            if not is_there:
+                raise
+            warn(f"the image that {engine.kind} has is tested: {error}")
+            return engines.look_up(engine, text)
+        if not engines.has(engine, image.reference):
+            err(f"{engine.kind} pulls {image.reference}")
+            engines.pull(engine, image.repository, image.digest)
+        source = f"lock {image.lock[:12]}, which is attached" if image.lock else "its labels"
+        err(f"tests {image.reference}; what it promises is from {source}")
+        return engines.look_up(engine, image.reference, image.digest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from imagebuilder.errors import InputError
 from imagebuilder.launch.commands import Raw
 from imagebuilder.launch.job import Job, Volume
 
@@ -38,6 +39,9 @@ def template(
         ready: the pod is ready once its sshd answers.
         restart: the pod's restart policy, where the operator does not set it.
         deadline: end the pod after the job's deadline, where the operator has none.
+
+    Raises:
+        InputError: Kubernetes would refuse the pod.
 
     """
     node: dict[str, Any] = {
@@ -112,6 +116,12 @@ def _limits(job: Job) -> dict[str, str]:
         job.rdma: str(job.rdma_count) if job.rdma else "",
     }
     if job.hugepages:
+        if not (job.cpus or job.memory):
+            raise InputError(
+                "Kubernetes gives huge pages only to pods that ask for memory or CPU cores too",
+                where="--hugepages",
+                hint="add --memory or --cpus",
+            )
         found[f"hugepages-{job.hugepages[0]}"] = job.hugepages[1]
     return {name: amount for name, amount in found.items() if name and amount}
 

@@ -241,6 +241,13 @@ def _manifest(name: str, template: str, job: Job) -> Manifest:
 
     Loader.add_constructor("!value", lambda _, node: values[int(node.value)])
     comment = "".join(line for line in text.splitlines(keepends=True) if line.startswith("# "))
+    if job.gpus:
+        driver, gpus = (job.image.needs(of) for of in ("driver", "gpus"))
+        comment += (
+            f"# The nodes need the driver {driver}, and GPUs of compute capability {gpus}.\n"
+            if driver
+            else ""
+        )
     documents = tuple(document for document in yaml.load_all(text, Loader) if document)
     return Manifest(name=name, comment=comment, documents=documents)
 

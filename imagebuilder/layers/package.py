@@ -37,6 +37,9 @@ _SECONDS = 1800
 _LIMIT = 1 << 30
 # Media type of the wheel in the store. No image refers to the wheel, so it is pruned first.
 _WHEEL = "application/vnd.imagebuilder.wheel"
+# The same for the root that backends run in, without a project.
+_ROOT = "application/vnd.imagebuilder.package-root"
+_ROOT_TAR = "root.tar"
 _PRODUCT = "product.whl"
 _COPY = 1 << 20
 _LINES = 30  # of the backend's output, in an error
@@ -75,16 +78,24 @@ def build_package_wheel(
 
     """
     with store.work() as folder, tools.open(folder, network=False) as sandbox:
-        sandbox.copy_in(*_hand_in(layer, source, downloads, store, folder))
+        root = store.layer(layer.root_key)
+        sandbox.copy_in(*_hand_in(layer, source, downloads, store, folder, root=root))
         _run(layer, source, sandbox)
+        if root is None:
+            sandbox.copy_out(_ROOT_TAR)
+            store.put_layer(layer.root_key, _keep(folder / _ROOT_TAR, _ROOT, store))
         sandbox.copy_out(_PRODUCT)
         product = _checked_copy(source, folder / _PRODUCT, folder / "checked.whl")
         _require_own(layer, source, product)
-        with store.writer() as writer, product.open("rb") as stream:
-            while data := stream.read(_COPY):
-                writer.write(data)
-            digest, size = writer.commit()
-    return LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type=_WHEEL)
+        return _keep(product, _WHEEL, store)
+
+
+def _keep(file: Path, media_type: str, store: Store) -> LayerRecord:
+    with store.writer() as writer, file.open("rb") as stream:
+        while data := stream.read(_COPY):
+            writer.write(data)
+        digest, size = writer.commit()
+    return LayerRecord(digest=digest, diff_id=digest, size=size, unpacked=size, media_type=media_type)
 
 
 def build_package_layer(
@@ -135,16 +146,27 @@ def wheel_name(path: Path) -> str:
 
 
 def _hand_in(
-    layer: PackageLayer, source: Path, downloads: Mapping[str, Path], store: Store, folder: Path
+    layer: PackageLayer,
+    source: Path,
+    downloads: Mapping[str, Path],
+    store: Store,
+    folder: Path,
+    *,
+    root: LayerRecord | None,
 ) -> tuple[str, ...]:
-    """Write everything that the build needs to a folder; return the names."""
-    (folder / "packages").mkdir()
+    """Write all that the build needs to a folder; return the names. `root` is that of an earlier build."""
     (folder / "hooks").mkdir()
     hooks.hand_in("package", folder / "hooks")
     for name in backend.NAMES:
         with explained(folder):
             (folder / "hooks" / name).write_text(backend.script(name), encoding="utf-8")
+    write_folder(layer, source, folder / "project")
+    if root is not None:
+        with explained(folder):
+            shutil.copyfile(store.blob(root.digest), folder / _ROOT_TAR)
+        return ("hooks", "project", _ROOT_TAR)
     names = ["packages", "hooks", "project"]
+    (folder / "packages").mkdir()
     for deb in layer.packages:
         check_bytes(downloads[deb.sha256], deb.sha256, Path(deb.path).name)
         with explained(folder):
@@ -157,7 +179,6 @@ def _hand_in(
         record = _requirements(layer.requirements, downloads, store)
         with explained(folder):
             shutil.copyfile(store.blob(record.digest), folder / "requirements.tar.gz")
-    write_folder(layer, source, folder / "project")
     return tuple(names)
 
 

@@ -362,10 +362,19 @@ class PackageLayer:
         """Name the wheel, which the layer is made of."""
         return _key("package-wheel", self.FORMAT, self._made_of)
 
+    @cached_property
+    def root_key(self) -> str:
+        """Name the root that the backend runs in, without the package's files."""
+        return _key("package-root", self.FORMAT, self._root)
+
+    @property
+    def _root(self) -> list[object]:
+        system = [sorted(deb.sha256 for deb in self.packages), [layer.digest for layer in self.below]]
+        return [self.requirements.key, self.python, system]
+
     @property
     def _made_of(self) -> list[object]:
-        system = [sorted(deb.sha256 for deb in self.packages), [layer.digest for layer in self.below]]
-        return [self.name, self.checksum, self.requirements.key, self.python, system]
+        return [self.name, self.checksum, *self._root]
 
 
 @dataclass(frozen=True, kw_only=True)

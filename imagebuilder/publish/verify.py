@@ -24,8 +24,10 @@ from imagebuilder.workflow.source import RecipeSource
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-# Builds an image again from its recipe and lock, for a platform, with a distribution's mirrors.
-Rebuild = Callable[[RecipeSource, str, str], Rebuilt]
+    from imagebuilder.workflow.project import Copied
+
+# Builds an image again from recipe and lock, for a platform, with mirrors of a distribution, and user files.
+Rebuild = Callable[[RecipeSource, str, str, Project], Rebuilt]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,7 @@ class VerifyRequest:
         target: an image's name, with a tag or a digest.
         key: the key that must have signed the image and its documents; None to ignore signatures.
         own: a recipe and lock that the image must be made from; None for the attached ones.
+        copied: the user's files beside that recipe, to build the image from again; None if they are not read.
         signed_for: the repository that signatures must name; "" for the image's own.
         provers: further keys that may have signed reports, by name.
         platform: check only this platform's image; "" for all.
@@ -46,6 +49,7 @@ class VerifyRequest:
     target: str
     key: EllipticCurvePublicKey | None = None
     own: RecipeSource | None = None
+    copied: Copied | None = None
     signed_for: str = ""
     provers: Mapping[str, EllipticCurvePublicKey] = field(default_factory=dict)
     platform: str = ""
@@ -106,7 +110,7 @@ def verify(request: VerifyRequest, store: Store, site: Site, rebuild: Rebuild | 
         result = verification.verify(task, part)
         more = [] if name in {"", image.platform} else [_other_platform(name, image)]
         if rebuild is not None:
-            more.append(rebuild_check(result.source, image, rebuild))
+            more.append(rebuild_check(result.source, image, rebuild, request.copied))
         results[name] = replace(result, checks=(*result.checks, *more))
     if index is None or request.platform:
         return Verified(images=tuple(results.values()))
@@ -117,8 +121,10 @@ def verify(request: VerifyRequest, store: Store, site: Site, rebuild: Rebuild | 
     )
 
 
-def rebuild_check(source: RecipeSource | None, image: Published, rebuild: Rebuild) -> VerifyCheck:
-    """Build an image again, and compare digests.
+def rebuild_check(
+    source: RecipeSource | None, image: Published, rebuild: Rebuild, copied: Copied | None = None
+) -> VerifyCheck:
+    """Build an image again, and compare digests. For the user's files in it, `copied` is what is here.
 
     If it cannot be built, `rebuild` raises the error. A different digest is a failed check.
     """
@@ -128,20 +134,42 @@ def rebuild_check(source: RecipeSource | None, image: Published, rebuild: Rebuil
         return VerifyCheck(name=name, status="not checked", detail=detail)
     if source is None:
         return VerifyCheck(name=name, status="failed", detail="there is no recipe and lock to build it from")
-    if Project.of_labels(image.labels).checksums:
-        detail = "it contains files of a project, which are not attached"
+    project = Project.of_labels(image.labels)
+    if detail := _other_files(project, copied):
         return VerifyCheck(name=name, status="not checked", detail=detail)
     try:
-        lock, _ = source.read(image.platform)
+        lock, _ = source.read(image.platform, project)
     except LockError as error:
         return VerifyCheck(name=name, status="failed", detail=error.problems[0].message)
-    made = rebuild(source, image.platform, lock.base.partition(":")[0])
+    made = rebuild(source, image.platform, lock.base.partition(":")[0], project)
     if made.digest == image.digest:
         return VerifyCheck(name=name, status="passed", detail=f"the same digest, in {made.seconds:.1f} s")
     theirs = {layer.digest for layer in image.manifest.layers}
     same = sum(digest in theirs for digest in made.layers)
     detail = f"recipe and lock give {made.digest} here; {same} of {len(made.layers)} layers are the same"
     return VerifyCheck(name=name, status="failed", detail=detail)
+
+
+def _other_files(project: Project, copied: Copied | None) -> str:
+    """Say what is missing to build the user's files of an image again; "" if all are here, or it has none."""
+    theirs = [*project.checksums, *([project.package] if project.package else [])]
+    if not theirs:
+        return ""
+    at = f" at revision {project.revision}" if project.revision else ""
+    if copied is None:
+        return (
+            f"it contains files of yours, which are not attached: check them out{at}, and give the recipe "
+            "beside them with --recipe"
+        )
+    ours = [*copied.project.checksums, *([copied.project.package] if copied.project.package else [])]
+    if len(ours) != len(theirs):
+        return f"it contains {len(theirs)} folders of yours, and the recipe given copies {len(ours)}"
+    other = [
+        folder.source for folder, one, two in zip(copied.folders, ours, theirs, strict=True) if one != two
+    ]
+    if not other:
+        return ""
+    return f"it contains other files of yours than are here in {' and '.join(other)}: check them out{at}"
 
 
 def _other_platform(name: str, image: Published) -> VerifyCheck:

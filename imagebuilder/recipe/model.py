@@ -362,6 +362,13 @@ class Recipe(Strict):
         bool,
         Field(description="Whether to include nvcc, the headers of CUDA's libraries and their link names."),
     ] = False
+    fabric: Annotated[
+        tuple[Literal["ib", "efa"], ...],
+        Field(
+            description="Networks of the hosts beside Ethernet: `ib` (InfiniBand and RoCE) and `efa` (AWS). "
+            "Brings what NCCL and MPI need for them."
+        ),
+    ] = ()
     hosts: Annotated[Hosts, Field(description="Where the image will run.")] = Hosts()
     providers: Annotated[
         dict[str, Literal["apt", "wheel"]],
@@ -530,7 +537,7 @@ class Recipe(Strict):
             },
         )
         # Keys that most recipes do not use count only if they are used.
-        for key in ("build", "devel", "providers", "requirements", "project"):
+        for key in ("build", "devel", "fabric", "providers", "requirements", "project"):
             if not asked[key]:
                 del asked[key]
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))

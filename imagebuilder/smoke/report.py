@@ -103,7 +103,7 @@ class Report(Strict):
     reference: Annotated[str, Field(description="The image's name or id in the engine.")]
     pins: Annotated[dict[str, str], Field(description="Components and their versions, as in the lock.")]
     runtime: Annotated[
-        Literal["docker", "podman", "process"], Field(description="What the nodes were run with.")
+        Literal["docker", "podman", "process", "ssh"], Field(description="What the nodes were run with.")
     ]
     nodes: Annotated[int, Field(description="Number of nodes.")]
     nproc_per_node: Annotated[int, Field(description="Number of ranks on each node.")] = 1

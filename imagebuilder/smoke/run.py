@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
+import shlex
 import signal
 import threading
 import time
@@ -13,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
 from imagebuilder import __version__
 from imagebuilder.errors import EnvironmentFault, InputError
@@ -23,8 +24,8 @@ from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.data import all_digits, are_needed, digits
 from imagebuilder.smoke.gpus import Gpus
 from imagebuilder.smoke.nodes import containers as runtime
-from imagebuilder.smoke.nodes import processes
-from imagebuilder.smoke.nodes.cluster import Cluster
+from imagebuilder.smoke.nodes import processes, remote
+from imagebuilder.smoke.nodes.cluster import Cluster, RuntimeKind
 from imagebuilder.smoke.report import CheckResult, Earlier, Finding, Host, Mode, Report, verdict
 from imagebuilder.smoke.session import Check, CheckFailed, Session
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
@@ -49,6 +50,12 @@ _CAVEATS: Mapping[Mode, str] = {
 }
 
 
+_NOT_ASKED = "not asked for"
+_REAL = ("ssh", "multi-gpu")
+# Checks that an image without ssh, MPI or a framework leaves out.
+_BETWEEN = frozenset({"ssh", "environment", "mpirun", "rendezvous", "collectives", "training", "failure"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Watch:
     """Callbacks: the nodes run, a check begins, a check has ended."""
@@ -62,10 +69,11 @@ class Watch:
 class _Place:
     """Where the nodes run."""
 
-    runtime: Literal["docker", "podman", "process"]
+    runtime: RuntimeKind
     mode: Mode
     mode_reason: str
     host: Host
+    notes: tuple[str, ...] = ()
 
 
 def run_smoke(
@@ -105,13 +113,16 @@ def run_smoke(
     with _terminable():
         if options.runtime == "process":
             place, results = _on_this_host(target, options, fetch, watch)
+        elif options.runtime == "ssh":
+            place, results = _on_hosts(target, options, fetch, watch)
         else:
             place, results = _in_containers(target, options, fetch, watch, earlier)
     taken = any(result.reused for result in results)
     return Report(
         tool=f"imagebuilder {__version__}",
         recipe=target.recipe,
-        lock=target.lock,
+        # A derived image has more than its base's lock names.
+        lock="" if target.origin == "derived" else target.lock,
         digest=target.digest,
         reference=target.reference,
         pins=dict(target.pins),
@@ -120,7 +131,7 @@ def run_smoke(
         nproc_per_node=options.nproc_per_node,
         mode=place.mode,
         mode_reason=place.mode_reason,
-        caveats=_caveats(target, place.mode, results),
+        caveats=(*_caveats(target, place, results), *place.notes),
         host=place.host,
         checks=results,
         started=clock.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -158,7 +169,8 @@ def choose_mode(options: SmokeOptions, found: tuple[str, ...], where: str) -> tu
 
 def _digits_needed(target: SmokeTarget, options: SmokeOptions) -> tuple[bool, ...]:
     """Return the digits that a run needs: 5000, all, or both."""
-    if not are_needed(dict(target.pins)):
+    # What an image of others has is known only when it runs.
+    if target.origin != "foreign" and not are_needed(dict(target.pins)):
         return ()
     asked = [check for check in CHECKS if not options.only or check.name in options.only]
     amounts = {check.digits(options) for check in asked}
@@ -211,8 +223,11 @@ def _in_containers(
             engine_version=engine.version,
         )
         place = _Place(runtime=engine.kind, mode=mode, mode_reason=reason, host=host)
-        with runtime.start(engine, target, options, mode, secrets.token_hex(6)) as cluster:
+        run_id = secrets.token_hex(6)
+        with runtime.start(engine, target, options, mode, run_id) as cluster:
             watch.started(cluster)
+            if target.origin == "foreign":
+                target = cluster.prepare(target, run_id)
             session = Session(cluster, target, options, mode, image_environment, fetch)
             return place, _all_checks(session, watch, _results_of(earlier, target, options, place))
 
@@ -237,6 +252,36 @@ def _on_this_host(
         return place, _all_checks(session, watch, {})
 
 
+def _on_hosts(
+    target: SmokeTarget, options: SmokeOptions, fetch: Callable[[bool], Path], watch: Watch
+) -> tuple[_Place, tuple[CheckResult, ...]]:
+    with remote.start(options.hosts, secrets.token_hex(6)) as cluster:
+        found = cluster.gpus() if options.mode != "cpu" else ()
+        # Every host needs a GPU for each of its ranks: hosts share none.
+        usable = min((len(gpus.names) for gpus in found), default=0) >= options.nproc_per_node
+        names = tuple(name for gpus in found for name in gpus.names) if usable else ()
+        mode, reason = choose_mode(options, names, "each host" if not names else "all hosts together")
+        first = cluster.facts[0]
+        host = Host(
+            cores=first.cores,
+            memory_bytes=first.memory_bytes,
+            gpus=names if mode != "cpu" else (),
+            driver=found[0].driver if found else "",
+            engine="none",
+            engine_version="",
+        )
+        notes = tuple(
+            f"{node.name} is {facts.host}, {facts.cores} cores, {facts.memory_bytes >> 30} GiB, "
+            f"Python {facts.python}"
+            for node, facts in zip(cluster.nodes, cluster.facts, strict=True)
+        )
+        place = _Place(runtime="ssh", mode=mode, mode_reason=reason, host=host, notes=notes)
+        target = dataclasses.replace(target, ssh_user=first.user)
+        watch.started(cluster)
+        session = Session(cluster, target, options, mode, {}, fetch)
+        return place, _all_checks(session, watch, {})
+
+
 def _all_checks(session: Session, watch: Watch, taken: Mapping[str, CheckResult]) -> tuple[CheckResult, ...]:
     """Run all checks, except those whose results are taken over."""
     results = []
@@ -253,7 +298,7 @@ def _one_check(check: Check, session: Session) -> CheckResult:
     started = time.monotonic()
     before = len(session.steps)
     asked = not session.options.only or check.name in session.options.only
-    reason = (check.skip(session) or _not_running(check, session)) if asked else "not asked for"
+    reason = (check.skip(session) or _not_running(check, session)) if asked else _NOT_ASKED
     summary = ""
     evidence: dict[str, object] = {}
     findings: tuple[Finding, ...] = ()
@@ -288,9 +333,34 @@ def _not_running(check: Check, session: Session) -> str:
     return f"{' and '.join(ended)} ended, see `{CHECKS[0].name}`" if ended else ""
 
 
-def _caveats(target: SmokeTarget, mode: Mode, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
+def _caveats(target: SmokeTarget, place: _Place, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
     computed = any(result.name == "collectives" and result.status != "skipped" for result in results)
-    return (*((_CAVEATS[mode],) if computed else ()), *((_BAKED,) if target.baked_keys else ()))
+    return (
+        *_origin(target, results),
+        # Real hosts have a network between them, which multi-gpu then uses.
+        *((_CAVEATS[place.mode],) if computed and (place.runtime, place.mode) != _REAL else ()),
+        *((_BAKED,) if target.baked_keys else ()),
+    )
+
+
+def _origin(target: SmokeTarget, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
+    """Say what an image is that imagebuilder did not build, and what nobody therefore promised."""
+    if target.origin == "derived":
+        count = f"{len(target.on_top)} step{'s' if target.on_top[1:] else ''}"
+        return (f"derived from {target.base}, with {count} on top: {'; '.join(target.on_top)}",)
+    if target.origin == "built":
+        return ()
+    without = [
+        result.name
+        for result in results
+        if result.status == "skipped" and result.name in _BETWEEN and result.reason != _NOT_ASKED
+    ]
+    notes = ["what the image should contain is known only from --expect: its labels do not say it"]
+    if target.entrypoint:
+        notes.append(f"its entrypoint was not run: {shlex.join(target.entrypoint)[:200]}")
+    if without:
+        notes.append(f"not shown, see the reasons above: {', '.join(without)}")
+    return tuple(notes)
 
 
 @contextlib.contextmanager

@@ -154,6 +154,7 @@ class Session:
             runtime=self.cluster.kind,
             mode=self.mode,
             pins=dict(self.target.pins),
+            ssh=self.target.has_ssh,
             own_training=self.target.training is not None,
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Literal, get_args
@@ -12,18 +13,22 @@ from pydantic import ValidationError
 
 from imagebuilder import catalog
 from imagebuilder.core import labels as label_names
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError
 from imagebuilder.recipe.checks import TrainingCheck
 
 ModeChoice = Literal["auto", "cpu", "one-gpu-shared", "multi-gpu"]
-RuntimeChoice = Literal["auto", "docker", "podman", "process"]
+RuntimeChoice = Literal["auto", "docker", "podman", "process", "ssh"]
 TransportChoice = Literal["any", "socket", "ib", "ofi"]
 Workload = Literal["digits", "resnet"]
+# Whether imagebuilder built the image, somebody built on top of such an image, or neither.
+Origin = Literal["built", "derived", "foreign"]
 
 
 GIB = 1 << 30
 # Components that have an `mpirun`.
 _MPI = ("openmpi", "mpich")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+:~_-]{0,99}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,12 @@ class SmokeTarget:
         baked_keys: the image has an ssh key in a layer, so a job needs none.
         training: the user's own training check; None if the recipe has none.
         allowed_env: variables of a job or a host that the recipe allows in the image, with its reasons.
+        origin: who built it.
+        base: of a derived image: the image of imagebuilder below it.
+        on_top: of a derived image: the steps that made its own layers, the lowest first.
+        entrypoint: of a derived or foreign image.
+        has_ssh: whether nodes can log in to each other.
+        gpus: compute capabilities of the hosts' GPUs, as the recipe says; only known if the recipe is.
 
     """
 
@@ -55,6 +66,12 @@ class SmokeTarget:
     baked_keys: bool = False
     training: TrainingCheck | None = None
     allowed_env: tuple[tuple[str, str], ...] = ()
+    origin: Origin = "built"
+    base: str = ""
+    on_top: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    has_ssh: bool = True
+    gpus: tuple[str, ...] = ()
 
     def pin(self, name: str) -> str:
         """Return a component's version; empty if it is not pinned."""
@@ -71,9 +88,10 @@ class Promise:
     """What an image promises by its pins, and where it is tested. This decides which checks must pass.
 
     Attributes:
-        runtime: what runs the nodes: `docker`, `podman` or `process`.
+        runtime: what runs the nodes: `docker`, `podman`, `process` or `ssh`.
         mode: how tensors are sent.
         pins: component and version.
+        ssh: whether it has an sshd, as every image of imagebuilder.
         own_training: the recipe has a training check of the user's.
 
     """
@@ -81,17 +99,28 @@ class Promise:
     runtime: str
     mode: str
     pins: Mapping[str, str]
+    ssh: bool = True
     own_training: bool = False
 
     @property
     def contained(self) -> bool:
-        """Whether each node is a container, with a name, an sshd and files of its own."""
+        """Whether each node has a name, an sshd and files of its own."""
         return self.runtime != "process"
+
+    @property
+    def started(self) -> bool:
+        """Whether the test starts the nodes, from an image."""
+        return self.runtime in {"docker", "podman"}
 
     @property
     def mpi(self) -> bool:
         """Whether `mpirun` must reach the other nodes."""
         return self.contained and any(name in self.pins for name in _MPI)
+
+    @property
+    def logins(self) -> bool:
+        """Whether nodes must be able to log in to each other."""
+        return self.contained and self.ssh
 
     def framework(self, check: str) -> bool:
         """Return True if a framework is pinned that has a script for this check."""
@@ -137,7 +166,8 @@ class SmokeOptions:
     Attributes:
         runtime: where the nodes run; `auto` takes the first engine that answers, Docker before Podman.
         mode: how tensors are sent; `auto` takes the best mode that the host can run.
-        nodes: number of nodes, at least two.
+        nodes: number of nodes, at least two; with `ssh`, that of the hosts.
+        hosts: for the runtime `ssh`: names of hosts, as for ssh.
         nproc_per_node: number of ranks on each node.
         shm_bytes: size of each node's /dev/shm.
         patience: factor on every time limit, for slow hosts.
@@ -154,6 +184,7 @@ class SmokeOptions:
     runtime: RuntimeChoice = "auto"
     mode: ModeChoice = "auto"
     nodes: int = 2
+    hosts: tuple[str, ...] = ()
     nproc_per_node: int = 1
     shm_bytes: int = GIB
     patience: float = 1.0
@@ -188,6 +219,10 @@ class SmokeOptions:
         ):
             if value not in choices:
                 raise InputError(f"`{value}` is unknown: choose {', '.join(choices)}", where=key)
+        if bool(self.hosts) != (self.runtime == "ssh"):
+            raise InputError(
+                "the runtime ssh needs `--hosts a,b`, and no other runtime takes it", where="--hosts"
+            )
         if not 2 <= self.nodes <= 16:
             raise InputError(f"{self.nodes} nodes: choose 2 to 16", where="--nodes")
         if not 1 <= self.nproc_per_node <= 8:
@@ -242,6 +277,62 @@ def from_labels(
         training=_training(labels.get(label_names.TRAINING, ""), reference),
         allowed_env=tuple(label_names.allowed_env(labels).items()),
     )
+
+
+def from_image(
+    reference: str, labels: Mapping[str, str], *, digest: str = "", entrypoint: Sequence[str] = ()
+) -> SmokeTarget:
+    """Read what an image promises; one without labels of imagebuilder promises nothing.
+
+    Raises:
+        InputError: a label of imagebuilder is missing or damaged.
+
+    """
+    if any(name.startswith(label_names.OWN) for name in labels):
+        return dataclasses.replace(
+            from_labels(reference, labels, digest=digest), entrypoint=tuple(entrypoint)
+        )
+    return SmokeTarget(
+        reference=reference,
+        digest=digest,
+        recipe="",
+        lock="",
+        pins=(),
+        origin="foreign",
+        entrypoint=tuple(entrypoint),
+    )
+
+
+def on_hosts(hosts: Sequence[str]) -> SmokeTarget:
+    """Take hosts that run already as the target; which image they run is unknown."""
+    return SmokeTarget(reference=" ".join(hosts), recipe="", lock="", pins=(), origin="foreign")
+
+
+def expecting(target: SmokeTarget, expected: Sequence[str]) -> SmokeTarget:
+    """Add expected versions (`nccl=2.27.5`) to a target's pins.
+
+    Raises:
+        InputError: one is not `COMPONENT=VERSION`, or no component that can be asked has that name.
+
+    """
+    known = sorted(name for name, component in catalog.load().items() if component.probe)
+    pins = dict(target.pins)
+    for text in expected:
+        name, _, version = text.partition("=")
+        if not _VERSION.fullmatch(version):
+            raise InputError(
+                f"`{printable(text)}` is not a component and a version",
+                where="--expect",
+                hint="write it as in --expect nccl=2.27.5",
+            )
+        if name not in known:
+            raise InputError(
+                f"`{printable(name)}` is not a component whose version can be asked",
+                where="--expect",
+                hint=f"components: {', '.join(known)}",
+            )
+        pins[name] = version
+    return dataclasses.replace(target, pins=tuple(sorted(pins.items())))
 
 
 def _training(text: str, reference: str) -> TrainingCheck | None:

@@ -106,7 +106,7 @@ class Verdict(_Lenient):
             return "the nodes computed nothing together"
         if not self.passed:
             return "the report contradicts itself: every check passed, and `passed` is false"
-        if self.runtime == "process":
+        if self.runtime not in {"docker", "podman"}:
             return "the test ran without containers"
         return self._reuse_problem(promised)
 

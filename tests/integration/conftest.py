@@ -37,10 +37,12 @@ _BUILD_SECONDS = 3600
 # same things, or start nodes at the same time, whose ranks spin on every core.
 GROUPS = {
     "nodes with torch": (
+        "test_any_image",
         "test_checkpoints",
         "test_launched",
         "test_main_job",
         "test_peers",
+        "test_real_nodes",
         "test_runtimes",
         "test_smoke_cleanup",
         "test_smoke_controls",

@@ -12,6 +12,7 @@ import pytest
 
 from imagebuilder import catalog
 from imagebuilder.core import process
+from imagebuilder.launch import targets
 from imagebuilder.smoke.run import CHECKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +22,7 @@ SCRIPT = """
 import json, sys
 from types import SimpleNamespace as Some
 from imagebuilder import catalog
+from imagebuilder.launch import targets
 from imagebuilder.plan.config import version
 from imagebuilder.smoke import data, run, verdict
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
@@ -31,6 +33,7 @@ target = SmokeTarget(reference="x", recipe="x", lock="", pins=(("toytrain", "3.4
 report = run.run_smoke(target, options, store=None, site=None)
 print(json.dumps({
     "names": sorted(catalog.names()),
+    "targets": {name: targets.load(name).header.run for name in targets.names()},
     "frameworks": list(catalog.frameworks()),
     "checks": [check.name for check in run.CHECKS],
     "tag": version(
@@ -72,7 +75,12 @@ def test_the_added_files_replace_none() -> None:
 
 
 def test_a_component_is_one_file(found: Any) -> None:
-    assert set(found["names"]) == catalog.names() | {"ucx", "toytrain"}
+    assert set(found["names"]) == catalog.names() | {"hwloc", "toytrain"}
+
+
+def test_a_target_is_one_file(found: Any) -> None:
+    assert set(found["targets"]) == {*targets.names(), "plain"}
+    assert found["targets"]["plain"] == "sh run.sh"
 
 
 def test_a_check_has_its_place_among_the_others(found: Any) -> None:
@@ -97,7 +105,7 @@ def test_the_check_runs_with_the_framework(found: Any) -> None:
 def test_the_pages_of_the_reference_tell_of_them(copy: Path) -> None:
     run_there(copy, "bin/generate_docs.py")
     pages = {path.name: path.read_text(encoding="utf-8") for path in (copy / "docs/reference").glob("*.md")}
-    assert "\n## ucx\n\nUCX, the transport library below MPI.\n" in pages["catalog.md"]
+    assert "\n## hwloc\n\nhwloc, the map of a host for MPI.\n" in pages["catalog.md"]
     assert "the smoke test's `greeting`, `training` run with it" in pages["catalog.md"]
     assert "- [`toytrain`](catalog.md#toytrain): a library that trains nothing" in pages["recipe.md"]
     assert "every rank has one of each rank" in pages["checks.md"]

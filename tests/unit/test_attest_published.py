@@ -20,6 +20,7 @@ from imagebuilder import __version__
 from imagebuilder.cli import app
 from imagebuilder.core import documents
 from imagebuilder.errors import InputError, RegistryError
+from imagebuilder.plan import Project
 from imagebuilder.publish.attest import (
     bundle,
     envelope,
@@ -35,6 +36,7 @@ from imagebuilder.registry import Client, Options, artefacts, parse, reader
 from imagebuilder.registry.credentials import ANONYMOUS
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST
 from imagebuilder.store import ImageRecord, Store
+from imagebuilder.workflow.project import Copied, CopiedFolder
 from imagebuilder.workflow.rebuild import Rebuilt
 from imagebuilder.workflow.source import RecipeSource
 from tests.support.fake_registry import FakeRegistry, serve
@@ -632,7 +634,8 @@ def test_a_rebuild_proves_an_image_by_its_digest(world: World) -> None:
     asked: list[tuple[str, str]] = []
 
     def check(digest: str) -> tuple[str, str]:
-        def rebuild(_: RecipeSource, platform: str, distribution: str) -> Rebuilt:
+        def rebuild(_: RecipeSource, platform: str, distribution: str, project: Project) -> Rebuilt:
+            assert project == Project()
             asked.append((platform, distribution))
             layers = (image.manifest.layers[0].digest, f"sha256:{64 * '1'}")
             return Rebuilt(digest=digest, layers=layers, seconds=1.5)
@@ -648,6 +651,37 @@ def test_a_rebuild_proves_an_image_by_its_digest(world: World) -> None:
     lock = re.sub(r'"inputs": "[0-9a-f]+"', f'"inputs": "{64 * "0"}"', world.source.lock)
     stale = dataclasses.replace(world.source, lock=lock)
     assert rebuild_check(stale, image, lambda *_: pytest.fail("built")).status == "failed"
+
+
+def test_a_rebuild_needs_the_user_s_own_files(world: World) -> None:
+    world.push()
+    labels = {
+        "org.imagebuilder.project": "a b",
+        "org.imagebuilder.package": "trainer c",
+        "org.opencontainers.image.revision": "3f9c",
+    }
+    image = published.read(world.client(), KEY.public_key())
+    image = dataclasses.replace(image, config={**image.config, "config": {"Labels": labels}})
+
+    def said(project: Project | None) -> str:
+        folders = tuple(
+            CopiedFolder(source=source, target="/x", names=(), bytes=0) for source in ("one", "two", "..")
+        )
+        copied = Copied(project=project, folders=folders) if project else None
+        check = rebuild_check(world.source, image, lambda *_: pytest.fail("built"), copied)
+        assert check.status == "not checked"
+        return check.detail
+
+    assert said(None) == (
+        "it contains files of yours, which are not attached: check them out at revision 3f9c, and give the "
+        "recipe beside them with --recipe"
+    )
+    assert said(Project(checksums=("a", "x"), package="y")) == (
+        "it contains other files of yours than are here in two and ..: check them out at revision 3f9c"
+    )
+    assert said(Project(checksums=("a",))) == (
+        "it contains 3 folders of yours, and the recipe given copies 1"
+    )
 
 
 def test_the_command_that_inspects_shows_no_escapes(world: World) -> None:

@@ -53,6 +53,38 @@ def test_a_component_is_complete(component: catalog.Component) -> None:
     assert component.probe.command
 
 
+@pytest.mark.parametrize(
+    ("fabric", "brought"),
+    [
+        ((), set()),
+        (("ib",), {"rdma", "ucx"}),
+        (("efa",), {"libfabric", "rdma"}),
+        (("ib", "efa"), {"libfabric", "rdma", "ucx"}),
+    ],
+)
+def test_a_fabric_brings_what_it_needs(fabric: tuple[str, ...], brought: set[str]) -> None:
+    plain = recipe(openmpi="5.0.7")
+    asked = plain.model_copy(update={"fabric": fabric})
+    names = [{part.component.name for part in catalog.select(each).parts} for each in (plain, asked)]
+    assert names[1] - names[0] == brought
+    assert (asked.checksum() == plain.checksum()) == (not fabric)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "target"),
+    [
+        ("12.8", "{site}/nvidia/cuda_runtime/lib/libcudart.so.12"),
+        ("13.0", "{site}/nvidia/cu13/lib/libcudart.so.13"),
+        ("", ""),
+    ],
+)
+def test_efa_gives_plugins_a_libcudart_without_a_version(cuda: str, target: str) -> None:
+    asked = recipe(**({"cuda": cuda} if cuda else {})).model_copy(update={"fabric": ("efa",)})
+    (part,) = (part for part in catalog.select(asked).parts if part.component.name == "libfabric")
+    assert part.links.get("/usr/lib/libcudart.so", "") == target.replace("{site}", part.site)
+    assert part.links["/usr/lib/libnccl-net.so"] == "/opt/amazon/ofi-nccl/lib/libnccl-net.so"
+
+
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.name)
 def test_only_known_placeholders_stand_in_a_component(component: catalog.Component) -> None:
     text = component.model_dump_json(exclude={"framework": {"launcher"}})

@@ -64,6 +64,7 @@ def require_possible(words: list[str]) -> None:
 def test_commands_of_an_example_are_possible(path: Path) -> None:
     found = [words for text in texts(yaml.safe_load(path.read_text("utf-8"))) for words in commands(text)]
     assert {words[0] for words in found} >= {"check", "build", "smoke-test", "push"}
+    assert ("promote" in {words[0] for words in found}) == path.stem.endswith("-prove-elsewhere")
     for words in found:
         require_possible(words)
 

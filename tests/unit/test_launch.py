@@ -136,7 +136,9 @@ def test_a_target_refuses_what_it_cannot_do(name: str) -> None:
         "tolerations": (jobs.Toleration(key="a", value=None, effect=""),),
     }
     for field, value in every.items():
-        asked = launching.job(target, image=launching.trainer(), gpus=0, **{field: value})
+        # Kubernetes gives huge pages only with memory.
+        more = {"memory": "1Gi"} if field == "hugepages" and "memory" in target.header.options else {}
+        asked = launching.job(target, image=launching.trainer(), gpus=0, **more, **{field: value})
         if field in target.header.options or (field == "host_network" and target.header.network):
             assert targets.fill(target, asked)
         else:

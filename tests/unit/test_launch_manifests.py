@@ -155,6 +155,17 @@ def test_the_command_reaches_the_pods_word_for_word(name: str) -> None:
         assert expanded(values[0], {"A": "x"}) == "$(A) $B"
 
 
+def test_huge_pages_need_memory() -> None:
+    with pytest.raises(InputError, match="--hugepages: Kubernetes gives huge pages only to pods that ask"):
+        filled("jobset", hugepages=("2Mi", "1Gi"))
+
+
+def test_a_manifest_says_which_driver_its_image_needs() -> None:
+    line = "# The nodes need the driver 570.26 or newer, and GPUs of compute capability 7.0 to 12.0.\n"
+    assert line in filled("jobset").text
+    assert line not in filled("jobset", gpus=0).text
+
+
 def test_generated_words_may_hold_variables() -> None:
     assert pods.words([Raw("$(RANK)"), "$(RANK)"]) == ["$(RANK)", "$$(RANK)"]
 

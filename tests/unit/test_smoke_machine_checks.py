@@ -130,3 +130,36 @@ def test_processes_that_are_left_are_named() -> None:
     (finding,) = failure.judge_left("mpirun", {"node0": [], "node1": ["71 python mpi_victim.py"]})
     assert finding.node == "node1"
     assert "1 of its processes still runs: 71 python mpi_victim.py" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ((), ""),
+        (("9.0", "10.3"), ""),
+        (("12.2",), "hosts.gpus has 12.2, and Triton's ptxas-blackwell knows 9.0, 10.3"),
+        (("6.0",), "hosts.gpus has 6.0, and Triton's ptxas knows 9.0"),
+    ],
+)
+def test_tritons_assembler_knows_the_recipes_gpus(wanted: tuple[str, ...], message: str) -> None:
+    ptxas = {"ptxas": ["9.0"], "ptxas-blackwell": ["9.0", "10.3"]}
+    found = [finding.message for finding in toolchain.unknown_gpus("node0", ptxas, wanted)]
+    assert found == ([message] if message else [])
+    assert list(toolchain.unknown_gpus("node0", {}, wanted)) == []
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ("ok", ""),
+        ("no Python.h in this image", ""),
+        ("does not compile: no g++", "a function for torch.compile does not compile: no g++"),
+    ],
+)
+def test_a_function_for_torch_compile(result: str, message: str) -> None:
+    said = {"tools": {"gcc": "/usr/bin/gcc", "g++": "/usr/bin/g++"}, "results": {"torch.compile": result}}
+    found = [finding.message for finding in toolchain.judge("node0", said)]
+    assert found == ([message] if message else [])
+    assert toolchain.left_out(said["results"]).endswith("no Python.h in this image") == result.startswith(
+        "no "
+    )

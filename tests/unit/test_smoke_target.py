@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imagebuilder.errors import InputError
-from imagebuilder.smoke.target import Scaling, SmokeOptions, from_labels
+from imagebuilder.smoke.target import Scaling, SmokeOptions, expecting, from_image, from_labels
 
 LABELS = {
     "org.opencontainers.image.title": "demo",
@@ -79,3 +79,34 @@ def test_a_table_that_cannot_be_run_is_refused(words: dict[str, Any], where: str
     with pytest.raises(InputError) as caught:
         Scaling(asked=True, **words)
     assert str(caught.value).startswith(where)
+
+
+def test_an_image_of_others_promises_nothing() -> None:
+    target = from_image("pytorch:1", {"maintainer": "somebody"}, entrypoint=["/start.sh"])
+    assert (target.origin, target.pins, target.lock) == ("foreign", (), "")
+    assert target.entrypoint == ("/start.sh",)
+
+
+def test_a_damaged_label_makes_no_image_of_others() -> None:
+    with pytest.raises(InputError, match="this is not an image of imagebuilder"):
+        from_image("demo:1", {"org.imagebuilder.lock": "a" * 64})
+
+
+def test_expected_versions_become_pins() -> None:
+    target = expecting(from_image("x:1", {}), ["nccl=2.27.5", "torch=2.10.0+cu128"])
+    assert target.pins == (("nccl", "2.27.5"), ("torch", "2.10.0+cu128"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nccl", "--expect: `nccl` is not a component and a version"),
+        ("nccl=", "--expect: `nccl=` is not a component and a version"),
+        ("nccl=2;3", "--expect: `nccl=2;3` is not a component and a version"),
+        ("numpy=2.0", "--expect: `numpy` is not a component whose version can be asked"),
+    ],
+)
+def test_an_expectation_that_nothing_can_answer_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        expecting(from_image("x:1", {}), [text])
+    assert str(caught.value).startswith(message)

@@ -26,6 +26,17 @@ def hostname_reason(session: Session) -> str:
     return "the nodes are processes of one host" if session.cluster.kind == "process" else ""
 
 
+def container_reason(session: Session) -> str:
+    """Say why a check of the files and settings of an image cannot run on nodes that run already."""
+    reason = "the nodes run already, with settings of their own" if session.cluster.kind == "ssh" else ""
+    return hostname_reason(session) or reason
+
+
+def login_reason(session: Session) -> str:
+    """Say why a check that needs ssh between nodes cannot run."""
+    return hostname_reason(session) or ("" if session.target.has_ssh else "no ssh and sshd in this image")
+
+
 def framework_reason(session: Session, check: str) -> str:
     """Say why a check that needs a framework cannot run. It always runs if a framework is pinned."""
     if session.framework(check):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from imagebuilder.smoke.checks import hostname_reason
+from imagebuilder.smoke.checks import login_reason
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
@@ -105,6 +105,6 @@ CHECK = Check(
     title="variables and tools on the last node: in exec, a login shell, ssh and mpirun",
     criterion="every variable of the image's config, and what `PATH` finds, is the same in all of them",
     run=run,
-    skip=hostname_reason,
-    required=lambda promise: promise.contained,
+    skip=login_reason,
+    required=lambda promise: promise.logins,
 )

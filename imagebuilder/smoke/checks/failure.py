@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from imagebuilder import catalog
-from imagebuilder.smoke.checks import hostname_reason
+from imagebuilder.smoke.checks import login_reason
 from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
@@ -110,7 +110,7 @@ def _judged(
 
 
 def _has_mpirun(session: Session) -> bool:
-    return bool(session.facts.get("mpirun")) and not hostname_reason(session)
+    return bool(session.facts.get("mpirun")) and not login_reason(session)
 
 
 def _skip(session: Session) -> str:

@@ -46,7 +46,8 @@ def run(session: Session) -> Passed:
     found = session.ranks([outcome])
     answered = sorted(str(entry["host"]) for entry in found)
     each = session.layout.nproc_per_node
-    if answered != sorted(hosts * each):
+    own = [session.cluster.own_name(index) for index in range(session.nnodes)]
+    if answered != sorted(own * each):
         raise CheckFailed(
             f"the ranks ran on {', '.join(answered)}, not {each if each > 1 else 'one'} on each of "
             f"{', '.join(hosts)}",
@@ -67,6 +68,8 @@ def _skip(session: Session) -> str:
     reason = hostname_reason(session)
     if not reason and not session.facts.get("mpirun") and not session.target.mpi:
         reason = "no MPI in this image"
+    if not reason and not session.target.has_ssh:
+        reason = "mpirun is in this image, but no ssh and sshd, with which it starts ranks on other nodes"
     return reason
 
 

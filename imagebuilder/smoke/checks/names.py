@@ -26,7 +26,8 @@ def run(session: Session) -> Passed:
     if findings:
         raise CheckFailed.because(*findings)
     return Passed(
-        summary=f"{len(hosts)} host names resolve to addresses in {session.cluster.subnet} on every node",
+        summary=f"{len(hosts)} host names resolve to addresses in "
+        f"{session.cluster.subnet or 'a network'} on every node",
         evidence=seen,
     )
 
@@ -34,7 +35,7 @@ def run(session: Session) -> Passed:
 def judge(host: str, said: Mapping[str, Any], subnet: str) -> list[Finding]:
     """Return the names that resolve to anything but an address of the test network."""
     findings = []
-    if said["own"] != host:
+    if subnet and said["own"] != host:
         findings.append(
             Finding(
                 node=host,
@@ -50,12 +51,18 @@ def judge(host: str, said: Mapping[str, Any], subnet: str) -> list[Finding]:
 
 
 def on_network(address: str, subnet: str) -> bool:
-    """Return True if an address is in a network; False also for text that is not an address.
+    """Return True if an address is in a network, or in any but the loopback if the network is unknown.
+
+    False also for text that is not an address.
 
     >>> on_network("172.18.0.2", "172.18.0.0/16"), on_network("127.0.1.1", "172.18.0.0/16")
     (True, False)
+    >>> on_network("10.1.2.3", ""), on_network("127.0.1.1", "")
+    (True, False)
     """
     try:
+        if not subnet:
+            return not ipaddress.ip_address(address).is_loopback
         return ipaddress.ip_address(address) in ipaddress.ip_network(subnet)
     except ValueError:
         return False

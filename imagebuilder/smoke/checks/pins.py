@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagebuilder import catalog
+from imagebuilder.catalog import Probe
 from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
@@ -17,32 +18,26 @@ _OWN = "imagebuilder-probe"
 
 
 def run(session: Session) -> Passed:
-    components = catalog.load()
     findings: list[Finding] = []
     found: dict[str, Any] = {}
-    unasked = []
-    probes = {}
-    for name, _ in session.target.pins:
-        component = components.get(name)
-        if component is None or component.probe is None:
-            unasked.append(f"{name}: the catalog has no probe for it")
-        elif component.probe.gpu and session.mode == "cpu":
-            unasked.append(f"{name}: needs a GPU")
-        else:
-            probes[name] = component.probe
+    absent: dict[str, str] = {}
+    probes, unasked = _probes(session)
     answers = _ask_all(session, {name: probe.command for name, probe in probes.items()})
     for name, probe in probes.items():
         pin, outcomes = session.target.pin(name), answers[name]
         versions = {
             node.name: _answer(outcome) for node, outcome in zip(session.nodes, outcomes, strict=True)
         }
+        if not pin and not any(versions.values()) and not _is_doubled(outcomes[0]):
+            absent[name] = outcomes[0].last_words
+            continue
         found[name] = {"pin": pin, "found": versions[session.nodes[0].name], "nodes": versions}
         for (node, version), outcome in zip(versions.items(), outcomes, strict=True):
             if not version:
                 findings.append(_unknown(node, name, pin, outcome))
-            elif not agrees(pin, version, probe.compare):
-                findings.append(_another(node, name, pin, version))
-    evidence = {**found, "not asked": unasked}
+            elif pin and not agrees(pin, version, probe.compare):
+                findings.append(_another(session, node, name, version))
+    evidence = {**found, "not asked": unasked, **({"not found": absent} if absent else {})}
     if findings:
         raise CheckFailed.because(*findings, evidence=evidence)
     if not found:
@@ -51,7 +46,23 @@ def run(session: Session) -> Passed:
             remedy="test an image that imagebuilder built: its labels name the pins",
         )
     loaded = ", ".join(f"{name} {entry['found']}" for name, entry in found.items())
-    return Passed(summary=f"loaded: {loaded}", evidence=evidence)
+    unpinned = "" if session.target.pins else "; --expect makes them pins"
+    return Passed(summary=f"loaded: {loaded}{unpinned}", evidence=evidence)
+
+
+def _probes(session: Session) -> tuple[dict[str, Probe], list[str]]:
+    """Return the probes of the pins; of a foreign image, which promises nothing, those of all components."""
+    components = catalog.load()
+    probes, unasked = {}, []
+    for name in components if session.target.origin == "foreign" else dict(session.target.pins):
+        component = components.get(name)
+        if component is None or component.probe is None:
+            unasked.append(f"{name}: the catalog has no probe for it")
+        elif component.probe.gpu and session.mode == "cpu":
+            unasked.append(f"{name}: needs a GPU")
+        else:
+            probes[name] = component.probe
+    return probes, unasked
 
 
 def agrees(pin: str, version: str, parts: int) -> bool:
@@ -95,6 +106,11 @@ def one_answer(outcome: Outcome, word: str) -> Outcome:
 
 def _ask(session: Session, command: tuple[str, ...]) -> tuple[Outcome, ...]:
     path = session.environment.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    # In a foreign image Python may be elsewhere than on PATH.
+    if command[0] == _OWN:
+        command = (*session.cluster.python, f"{session.cluster.folder}/bin/{_OWN}", *command[1:])
+    elif command[0] == "python":
+        command = (*session.cluster.python, *command[1:])
     env = {"PATH": f"{session.cluster.folder}/bin:{path}", "OMP_NUM_THREADS": "1"}
     return session.run_everywhere(lambda _: command, timeout=_SECONDS, env=lambda _: env)
 
@@ -103,21 +119,31 @@ def _answer(outcome: Outcome) -> str:
     return outcome.stdout.strip().splitlines()[-1].strip() if outcome.ok and outcome.stdout.strip() else ""
 
 
+def _is_doubled(outcome: Outcome) -> bool:
+    """Return True if several copies of a library are mixed, which is wrong whatever the pin is."""
+    return "copies of" in outcome.last_words or "come from several places" in outcome.last_words
+
+
 def _unknown(node: str, name: str, pin: str, outcome: Outcome) -> Finding:
+    pinned = f"{name} is pinned to {pin}, but the" if pin else f"{name}: the"
     return Finding(
         node=node,
-        message=f"{name} is pinned to {pin}, but the loaded version is unknown: {outcome.last_words}",
+        message=f"{pinned} loaded version is unknown: {outcome.last_words}",
         remedy=f"{name} does not load there, or several copies load; the probe's command is in the report",
     )
 
 
-def _another(node: str, name: str, pin: str, version: str) -> Finding:
-    return Finding(
-        node=node,
-        message=f"{name} is pinned to {pin}, but {version} is loaded",
-        remedy=f"another copy of {name} comes first (through pip on top of the image, LD_LIBRARY_PATH or "
-        "apt), or the image was not built from this lock: build it again",
-    )
+def _another(session: Session, node: str, name: str, version: str) -> Finding:
+    if session.target.origin == "foreign":
+        message = f"{name} {session.target.pin(name)} is expected, but {version} is loaded"
+        remedy = f"the image has another {name} than `--expect` says, or another copy of it comes first"
+    else:
+        message = f"{name} is pinned to {session.target.pin(name)}, but {version} is loaded"
+        remedy = (
+            f"another copy of {name} comes first (through pip on top of the image, LD_LIBRARY_PATH or "
+            "apt), or the image was not built from this lock: build it again"
+        )
+    return Finding(node=node, message=message, remedy=remedy)
 
 
 CHECK = Check(

@@ -20,13 +20,14 @@ _UNREACHED_REMEDY = (
 
 def run(session: Session) -> Passed:
     # If the nodes share a folder, as clusters often do, ranks also meet by a file in it.
-    file = f"{session.cluster.shared}/rendezvous-{session.nonce}"
-    by_name = _meet(session, "host name", session.cluster.host(0), "--file", file)
+    shared = session.cluster.shared
+    by_file = ("--file", f"{shared}/rendezvous-{session.nonce}") if shared else ()
+    by_name = _meet(session, "host name", session.cluster.host(0), *by_file)
     # By address, ranks only report their variables: importing torch once more would show nothing new.
     by_address = _meet(session, "IP address", session.cluster.address(0), "--only-told")
     return Passed(
-        summary=f"{session.nnodes} agents met by host name and by IP address, {session.world_size} ranks by "
-        f"file://, {by_name[0]['backend']} over {by_name[0]['interface']}",
+        summary=f"{session.nnodes} agents met by host name and by IP address, {session.world_size} ranks "
+        f"{'by file://' if by_file else 'joined'}, {by_name[0]['backend']} over {by_name[0]['interface']}",
         evidence={
             "host name": [dict(rank) for rank in by_name],
             "IP address": [dict(rank) for rank in by_address],

@@ -92,7 +92,10 @@ CHECK = Check(
     criterion="parameters and optimizer are identical; running averages differ with BatchNorm, and with "
     "SyncBatchNorm (on GPUs) they do not",
     run=run,
-    skip=lambda session: framework_reason(session, "replicas"),
+    skip=lambda session: (
+        framework_reason(session, "replicas")
+        or ("" if session.cluster.shared else "no folder is known that all nodes share")
+    ),
     required=lambda promise: promise.framework("replicas"),
     exchanges=True,
     reusable=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from imagebuilder.recipe import jobsettings
+from imagebuilder.smoke.checks import container_reason
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
@@ -71,6 +72,6 @@ CHECK = Check(
     criterion="none belongs to a job or a host (NCCL_*, GLOO_*, MASTER_ADDR, ...), except those that the "
     "recipe allows",
     run=run,
-    skip=lambda session: "" if session.promise.contained else "the variables here are the job's own",
-    required=lambda promise: promise.contained,
+    skip=container_reason,
+    required=lambda promise: promise.started,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from imagebuilder.smoke.checks import hostname_reason
+from imagebuilder.smoke.checks import login_reason
 from imagebuilder.smoke.nodes.cluster import Outcome
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
@@ -38,7 +38,11 @@ def run(session: Session) -> Passed:
         node = session.nodes[here].name
         if not outcome.ok:
             findings.append(_failed(node, target, outcome))
-        elif outcome.stdout.split() != [session.nonce, target, session.target.ssh_user]:
+        elif outcome.stdout.split() != [
+            session.nonce,
+            session.cluster.own_name(there),
+            session.target.ssh_user,
+        ]:
             findings.append(
                 Finding(
                     node=node,
@@ -84,6 +88,6 @@ CHECK = Check(
     criterion="every node reaches every other as the labelled user, with nothing but its name; no "
     "known_hosts file changes",
     run=run,
-    skip=hostname_reason,
-    required=lambda promise: promise.contained,
+    skip=login_reason,
+    required=lambda promise: promise.logins,
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from imagebuilder.catalog import numbers
 from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
-_SECONDS = 120
+_SECONDS = 240
 _COMPILATION_SECONDS = 100
 
 # Messages of compilers and linkers and what they mean here; the first match counts.
@@ -22,6 +23,9 @@ _REMEDIES = {
 }
 
 
+_CALLED = {"torch extension": "an extension of torch", "torch.compile": "a function for torch.compile"}
+
+
 def run(session: Session) -> Passed:
     # All nodes run one image, so one node is enough; other checks look at limits, which may differ.
     script = session.script("toolchain.py", "--device", session.device, "--seconds", _COMPILATION_SECONDS)
@@ -30,7 +34,8 @@ def run(session: Session) -> Passed:
     said = session.said(outcome)
     if not said:
         raise CheckFailed("the script that tries the compilers gave no answer", node=outcome.node)
-    findings = judge(outcome.node, said[-1])
+    wanted = session.target.gpus
+    findings = [*judge(outcome.node, said[-1]), *unknown_gpus(outcome.node, said[-1]["ptxas"], wanted)]
     if findings:
         raise CheckFailed.because(*findings)
     results = dict(said[-1]["results"])
@@ -39,9 +44,39 @@ def run(session: Session) -> Passed:
     worked = [language for language, result in results.items() if result.startswith("ok")]
     return Passed(
         summary=f"{', '.join(worked)} compile with {said[-1]['versions'].get('gcc', 'gcc')}, and "
-        "the programs give the right results",
-        evidence={"tools": said[-1]["tools"], "versions": said[-1]["versions"], "results": results},
+        "the programs give the right results" + left_out(results) + assembled(said[-1]["ptxas"], wanted),
+        evidence={**{key: said[-1][key] for key in ("tools", "versions", "ptxas")}, "results": results},
     )
+
+
+def left_out(results: Mapping[str, str]) -> str:
+    """Say why torch.compile was not tried, if it was not.
+
+    >>> left_out({"torch.compile": "no Python.h in this image"})
+    '; torch.compile not tried: no Python.h in this image'
+    """
+    result = results.get("torch.compile", "ok")
+    return f"; torch.compile not tried: {result}" if result.startswith("no ") else ""
+
+
+def assembled(ptxas: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:
+    """Say which of the recipe's GPUs Triton can write code for."""
+    return f"; Triton's ptxas knows {', '.join(wanted)}" if ptxas and wanted else ""
+
+
+def unknown_gpus(node: str, ptxas: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> Iterator[Finding]:
+    """Yield the recipe's GPUs that the assembler which Triton would use for them does not know."""
+    for gpu in wanted:
+        # Triton 3.5 and later have one of their own for GPUs from 10.0 on.
+        newer = numbers(gpu) >= (10, 0) and "ptxas-blackwell" in ptxas
+        program = "ptxas-blackwell" if newer else "ptxas"
+        if program in ptxas and gpu not in ptxas[program]:
+            yield Finding(
+                node=node,
+                message=f"hosts.gpus has {gpu}, and Triton's {program} knows {', '.join(ptxas[program])}",
+                remedy="torch.compile would fail there: pin a newer torch, or set TRITON_PTXAS_PATH to the "
+                "ptxas of a newer CUDA",
+            )
 
 
 def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
@@ -66,9 +101,7 @@ def judge(node: str, said: Mapping[str, Any]) -> list[Finding]:
         findings.append(
             Finding(
                 node=node,
-                message=f"a program in {language} {result}"
-                if language != "torch extension"
-                else f"an extension of torch {result}",
+                message=f"{_CALLED.get(language, f'a program in {language}')} {result}",
                 remedy=remedy or "the report has the compilers' versions and paths",
             )
         )
@@ -82,9 +115,11 @@ def _skip(session: Session) -> str:
 CHECK = Check(
     name="toolchain",
     order=50,
-    title="programs in C and C++ (with nvcc also in CUDA and for torch), compiled and run",
+    title="programs in C and C++ and a function for torch.compile (with nvcc also in CUDA and for torch), "
+    "compiled and run",
     criterion="each compiles without errors, runs, and prints the right number; CUDA programs run only if "
-    "there is a GPU",
+    "there is a GPU, and torch.compile if the image has Python's headers; Triton's ptxas knows the GPUs "
+    "of the recipe's `hosts.gpus`",
     run=run,
     skip=_skip,
     required=lambda promise: "gcc" in promise.pins,

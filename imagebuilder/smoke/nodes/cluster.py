@@ -17,6 +17,8 @@ FOLDER = "/tmp/imagebuilder-smoke"  # noqa: S108 - inside the containers, which 
 SHARED = f"{FOLDER}/shared"
 PAYLOAD = Path(__file__).parents[1] / "payload"
 
+RuntimeKind = Literal["docker", "podman", "process", "ssh"]
+
 # Seconds that the other ranks have to end by themselves after one has failed. Otherwise a collective whose
 # peer died would wait for its whole time limit.
 _GRACE = 5.0
@@ -155,11 +157,12 @@ class Node(Protocol):
 class Cluster(Protocol):
     """Nodes that can reach each other; hides the differences between the runtimes."""
 
-    kind: Literal["docker", "podman", "process"]
+    kind: RuntimeKind
     folder: str
     python: tuple[str, ...]
+    # The network of the nodes; empty if it is unknown.
     subnet: str
-    # A folder that all nodes share and may write to.
+    # A folder that all nodes share and may write to; empty if none is known.
     shared: str
 
     @property
@@ -174,6 +177,9 @@ class Cluster(Protocol):
 
     def host(self, index: int) -> str:
         """Return the name by which the other nodes reach a node."""
+
+    def own_name(self, index: int) -> str:
+        """Return the name by which a node calls itself."""
 
     def address(self, index: int) -> str:
         """Return a node's IP address."""

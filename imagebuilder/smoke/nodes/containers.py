@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import ipaddress
 import logging
 import time
@@ -19,17 +20,19 @@ from imagebuilder.errors import EnvironmentFault
 from imagebuilder.host import leftovers
 from imagebuilder.host.engine import execute
 from imagebuilder.smoke.engine import Engine, explained, user_of
-from imagebuilder.smoke.nodes import packing
+from imagebuilder.smoke.nodes import foreign, packing
 from imagebuilder.smoke.nodes.cluster import (
     FOLDER,
     OUTPUT_LIMIT,
     SHARED,
     Command,
     Outcome,
+    RuntimeKind,
     stop_script,
     was_time_up,
     wrap,
 )
+from imagebuilder.smoke.nodes.discovery import discover
 from imagebuilder.smoke.report import Mode
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 
@@ -71,10 +74,8 @@ def start(
     labels = leftovers.labels(run_id, options.patience)
     try:
         with explained("starting the nodes"):
-            owner = user_of(engine, target.reference)
-            # An image with a baked key is tested with that key.
-            keys = () if target.baked_keys else packing.keys(run_id)
-            archive = packing.pack((*keys, *packing.payload()), owner)
+            # An image with a baked key is tested with that key; a foreign one gets its keys later.
+            keys = () if target.baked_keys or target.origin == "foreign" else packing.keys(run_id)
             # Internal: the nodes can reach each other and nothing else.
             internal = not engine.filters_internal
             if not internal:
@@ -83,6 +84,7 @@ def start(
                 leftovers.name(run_id), driver="bridge", labels=labels, internal=internal
             )
             nodes: list[ContainerNode] = []
+            owner, archive = (0, 0), b""
             for index in range(options.nodes):
                 settings = {
                     "shm_size": options.shm_bytes,
@@ -91,7 +93,10 @@ def start(
                     **_shared([node.container for node in nodes]),
                     **confined(engine, options, options.containers.get(index, {})),
                 }
-                container = _create(engine, target.reference, network, f"node{index}", settings)
+                container = _create(engine, target, network, f"node{index}", settings)
+                if not archive:
+                    owner = user_of(engine, target.reference, container)
+                    archive = packing.pack((*keys, *packing.payload()), owner)
                 # Copied, not mounted: the engine may be on another host.
                 container.put_archive("/", archive)
                 container.start()
@@ -150,10 +155,11 @@ class ContainerCluster:
         self, kind: Literal["docker", "podman"], nodes: tuple[ContainerNode, ...], network: Network
     ) -> None:
         """Take started nodes, and read their addresses from the engine."""
-        self.kind: Literal["docker", "podman", "process"] = kind
+        self.kind: RuntimeKind = kind
         self.folder = FOLDER
         self.shared = SHARED
         self.python: tuple[str, ...] = ("python",)
+        self._launches_modules = False
         network.reload()
         self.subnet = _subnet(network)
         self._nodes = nodes
@@ -168,6 +174,9 @@ class ContainerCluster:
 
     def host(self, index: int) -> str:
         """Return the name by which the other nodes reach a node."""
+        return self._nodes[index].name
+
+    def own_name(self, index: int) -> str:
         return self._nodes[index].name
 
     def address(self, index: int) -> str:
@@ -186,8 +195,29 @@ class ContainerCluster:
         # NCCL identifies hosts by name and boot id, and all containers of one host have the same boot id.
         return {"NCCL_HOSTID": self._nodes[index].name}
 
+    def prepare(self, target: SmokeTarget, run_id: str) -> SmokeTarget:
+        """Find out what a foreign image has, and start its sshd; returns what is known of it then.
+
+        Raises:
+            InputError: it has no shell or no Python.
+            EnvironmentFault: the engine does not answer.
+
+        """
+        facts = discover(self._nodes[0], self.folder)
+        self.python, self._launches_modules = (facts.python,), True
+        target = dataclasses.replace(target, ssh_user=facts.user, ssh_port=foreign.port(facts))
+        if not (facts.ssh and facts.sshd and facts.user and facts.home):
+            return dataclasses.replace(target, has_ssh=False)
+        archive = packing.pack(foreign.files(f"smoke-{run_id}", facts), self._nodes[0].owner)
+        with explained("starting sshd in the nodes"):
+            for node in self._nodes:
+                node.container.put_archive("/", archive)
+                node.container.exec_run(list(foreign.sshd(facts)), detach=True)
+        return target
+
     def launcher(self, launcher: Launcher) -> tuple[str, ...]:
-        return launcher.command
+        # A Python that is not on PATH has its launchers beside it.
+        return (*self.python, "-m", launcher.module) if self._launches_modules else launcher.command
 
     def state(self, index: int) -> tuple[bool, str]:
         """Return whether a node's container runs, and the end of its log."""
@@ -198,14 +228,17 @@ class ContainerCluster:
 
 
 def _create(
-    engine: Engine, reference: str, network: Network, name: str, settings: Mapping[str, object]
+    engine: Engine, target: SmokeTarget, network: Network, name: str, settings: Mapping[str, object]
 ) -> Container:
     endpoint = engine.client.api.create_endpoint_config(aliases=[name])
     # With `sshd`, the entrypoint keeps sshd in the foreground, as in a worker of a job, instead of starting
-    # the recipe's `command:`.
+    # the recipe's `command:`. A foreign entrypoint is replaced, as by the `command:` of a job.
+    is_foreign = target.origin == "foreign"
+    if is_foreign:
+        settings = {**settings, "entrypoint": ["sh"]}
     return engine.client.containers.create(
-        reference,
-        ["sshd"],
+        target.reference,
+        list(foreign.IDLE) if is_foreign else ["sshd"],
         name=f"{network.name}-{name}",
         hostname=name,
         network=str(network.name),

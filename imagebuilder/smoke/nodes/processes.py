@@ -12,13 +12,21 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from imagebuilder.catalog import Launcher
 from imagebuilder.core import process
 from imagebuilder.smoke.gpus import QUERY, Gpus, parse
 from imagebuilder.smoke.nodes import packing
-from imagebuilder.smoke.nodes.cluster import FOLDER, PAYLOAD, Command, Outcome, stop_script, was_time_up, wrap
+from imagebuilder.smoke.nodes.cluster import (
+    FOLDER,
+    PAYLOAD,
+    Command,
+    Outcome,
+    RuntimeKind,
+    stop_script,
+    was_time_up,
+    wrap,
+)
 from imagebuilder.smoke.report import Mode
 from imagebuilder.smoke.target import SmokeOptions
 
@@ -82,7 +90,7 @@ class ProcessNode:
 class ProcessCluster:
     """Several such nodes, all on this host."""
 
-    kind: Literal["docker", "podman", "process"] = "process"
+    kind: RuntimeKind = "process"
     subnet = "127.0.0.0/8"
 
     def __init__(
@@ -108,6 +116,9 @@ class ProcessCluster:
 
     def host(self, index: int) -> str:  # noqa: ARG002
         return "localhost"
+
+    def own_name(self, index: int) -> str:  # noqa: ARG002
+        return socket.gethostname()
 
     def address(self, index: int) -> str:  # noqa: ARG002
         return "127.0.0.1"

@@ -52,7 +52,9 @@ def main() -> None:
 
 
 def shared_objects() -> list[Path]:
-    folders = sorted({Path(entry) for entry in sys.path if entry.endswith("site-packages")})
+    folders = sorted(
+        {Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
+    )
     return [path for folder in folders for path in sorted(folder.rglob("*.so*")) if SHARED.search(path.name)]
 
 
@@ -141,7 +143,7 @@ def stem(path: Path) -> tuple[Path, str]:
 
 
 def shorten(path: Path) -> str:
-    return str(path).rpartition("site-packages/")[2]
+    return re.split(r"(?:site|dist)-packages/", str(path))[-1]
 
 
 main()

@@ -1,4 +1,7 @@
-"""Compile and run with the image's compilers: C, C++, and where nvcc is, CUDA and an extension of torch."""
+"""Compile and run with the image's compilers: C, C++, torch.compile, and with nvcc CUDA and an extension.
+
+Triton's assembler is asked which GPUs it knows: torch.compile needs it for them.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +70,11 @@ EXTENSION = r"""
 torch::Tensor squares(torch::Tensor numbers) { return numbers * numbers; }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) { module.def("squares", &squares); }
 """
+COMPILED = r"""
+import torch
+def squares(numbers): return (numbers * numbers).sum()
+print(int(torch.compile(squares)(torch.arange(1000))))
+"""
 EXTENSION_TEST = (
     "import torch, imagebuilder_extension as module; print(int(module.squares(torch.arange(1000)).sum()))"
 )
@@ -83,13 +91,34 @@ def main() -> None:
         bench = Bench(Path(name), arguments.seconds)
         results["C"] = bench.program("c", C, ("gcc", "-std=c11", "-O2", "-Wall", "-Werror"))
         results["C++"] = bench.program("cpp", CPP, ("g++", "-std=c++17", "-O2", "-pthread"))
+        if importlib.util.find_spec("torch"):
+            results["torch.compile"] = bench.torch_compile()
         if tools["nvcc"]:
             run = arguments.device == "cuda"
             results["CUDA"] = bench.program("cu", CUDA, ("nvcc", "-O2"), run=run)
             results["torch extension"] = (
                 bench.extension() if importlib.util.find_spec("torch") else "no torch"
             )
-    common.say(arguments.nonce, tools=tools, versions=versions, results=results)
+    common.say(arguments.nonce, tools=tools, versions=versions, results=results, ptxas=known_gpus())
+
+
+def known_gpus() -> dict[str, list[str]]:
+    """Return the GPUs that each of Triton's assemblers writes code for, as `9.0`; nothing without Triton."""
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        return {}
+    known = {}
+    for program in sorted(Path(spec.origin).parent.glob("backends/nvidia/bin/ptxas*"))[:4]:
+        said = subprocess.run(
+            [program, "--help"], capture_output=True, text=True, errors="replace", timeout=20, check=False
+        )
+        numbers = {int(number) for number in re.findall(r"'sm_([0-9]{2,3})[a-z]?'", said.stdout)}
+        known[program.name] = [f"{number // 10}.{number % 10}" for number in sorted(numbers)]
+    return known
+
+
+def has_headers() -> bool:
+    return (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
 
 
 class Bench:
@@ -110,12 +139,23 @@ class Bench:
             return f"compiles, but does not run: {problem}"
         return "ok" if said.strip() == ANSWER else f"runs, but gives {said.strip()[:80]!r}, not {ANSWER}"
 
+    def torch_compile(self) -> str:
+        """Let torch compile a function for this processor: with g++, and as a module for Python."""
+        if not has_headers():
+            return "no Python.h in this image"
+        # What an earlier run has compiled is not taken for an answer.
+        env = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor")}
+        problem, said = self.step((sys.executable, "-c", COMPILED), env)
+        if problem:
+            return f"does not compile: {problem}"
+        return "ok" if said.strip() == ANSWER else f"runs, but gives {said.strip()[:80]!r}, not {ANSWER}"
+
     def extension(self) -> str:
         """Compile a torch extension with torch's own flags, but without ninja, which the image may lack."""
         from torch.utils import cpp_extension
 
         headers = sysconfig.get_paths()["include"]
-        if not (Path(headers) / "Python.h").exists():
+        if not has_headers():
             return "no Python.h in this image"
         source, module = self.folder / "extension.cpp", self.folder / "imagebuilder_extension.so"
         source.write_text(EXTENSION)

@@ -1,7 +1,6 @@
-# Lays out a root for a build backend: the image's Python, unpacked and not installed; a venv with the build
-# requirements; and the project's files. Runs in its own namespaces, where no link of a package leads to the host.
-# $1 is Python's release. The build has put packages/, python.tar (from a base), requirements.tar.gz and project/
-# here.
+# Lays out a root for a build backend: the image's Python, unpacked and not installed, and a venv with the build
+# requirements. Runs in its own namespaces, where no link of a package leads to the host.
+# $1 is Python's release. The build has put packages/, python.tar (from a base) and requirements.tar.gz here.
 set -eu
 umask 022
 mkdir root
@@ -11,7 +10,8 @@ for folder in bin sbin lib lib64; do
 done
 for deb in packages/*.deb; do
     [ ! -e "$deb" ] ||
-        dpkg-deb --fsys-tarfile "$deb" | tar -x -C root --keep-directory-symlink --no-same-owner -f -
+        dpkg-deb --fsys-tarfile "$deb" | tar -x -C root --keep-directory-symlink --no-same-owner \
+            --exclude=./usr/share/doc --exclude=./usr/share/man --exclude=./usr/share/locale -f -
 done
 [ ! -e python.tar ] || tar -x -C root --keep-directory-symlink --no-same-owner -f python.tar
 # Programs look for their loader under these names. A base's python.tar does not have them.
@@ -26,6 +26,3 @@ mkdir -p root/build/home root/build/tmp root/build/project root/build/venv/bin
 ln -s "/usr/bin/python$1" root/build/venv/bin/python
 printf 'home = /usr/bin\ninclude-system-site-packages = false\n' >root/build/venv/pyvenv.cfg
 [ ! -e requirements.tar.gz ] || tar -x -z -C root --no-same-owner -f requirements.tar.gz
-cp -R -P --preserve=mode project/. root/build/project
-find root/build/project -exec touch -h -d @0 {} +
-cp hooks/wheel.py root/build/wheel.py
