@@ -190,7 +190,8 @@ def _hint(demanded: ProofPolicy, request: PromoteRequest, where: str) -> str:
     if demanded.signed_by and not request.provers and request.recipe is None:
         keys = " ".join(f"--signed-by {name}" for name in demanded.signed_by)
         return f"give the recipe with --recipe, or its keys: {keys}"
-    return f"where it can be shown, run: imagebuilder smoke-test --attach {where}"
+    signing = " --sign-key FILE" if demanded.signed_by else ""
+    return f"where it can be shown, run: imagebuilder smoke-test --attach{signing} {where}"
 
 
 def _tags(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 from pathlib import Path
@@ -12,10 +13,14 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-from imagebuilder.lock.model import Lock
+from imagebuilder import plan as plans
+from imagebuilder.catalog import select
+from imagebuilder.lock.model import Lock, ProjectBuild
+from imagebuilder.plan import Project
 from imagebuilder.publish.attest import sbom
 from imagebuilder.publish.attest.licences import Licence
 from imagebuilder.publish.attest.sbom import Material
+from imagebuilder.recipe.requirements import Package
 from tests.unit import samples
 
 LOCK = samples.lock(
@@ -44,12 +49,20 @@ def cyclonedx(material: Material = MATERIAL) -> dict[str, Any]:
 
 
 def test_cyclonedx_is_valid() -> None:
+    require_valid_cyclonedx(MATERIAL)
+
+
+def require_valid_cyclonedx(material: Material) -> None:
     validator = JsonStrictValidator(SchemaVersion.V1_6)
-    assert validator.validate_str(sbom.cyclonedx(MATERIAL).decode()) is None
-    assert validator.validate_str(sbom.cyclonedx(MATERIAL).decode().replace("SHA-256", "SHA-257"))
+    assert validator.validate_str(sbom.cyclonedx(material).decode()) is None
+    assert validator.validate_str(sbom.cyclonedx(material).decode().replace("SHA-256", "SHA-257"))
 
 
 def test_spdx_is_valid(tmp_path: Path) -> None:
+    require_valid_spdx(tmp_path, MATERIAL)
+
+
+def require_valid_spdx(tmp_path: Path, material: Material) -> None:
     with warnings.catch_warnings():
         # Its parser generator is as old as it says.
         warnings.simplefilter("ignore")
@@ -57,7 +70,7 @@ def test_spdx_is_valid(tmp_path: Path) -> None:
         from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
         path = tmp_path / "sbom.spdx.json"
-        path.write_bytes(sbom.spdx(MATERIAL))
+        path.write_bytes(sbom.spdx(material))
         document = parse_file(str(path))
         assert validate_full_spdx_document(document) == []
         document.packages[1].spdx_id = "not an id"
@@ -87,6 +100,40 @@ def test_sizes_files_and_components_are_told() -> None:
         "torch-2.10.0+cu128-py3-none-any.whl",
         "1000 bytes; component torch",
     )
+
+
+def test_the_user_s_own_files_are_listed_as_what_they_are(tmp_path: Path) -> None:
+    digests = [f"sha256:{letter * 64}" for letter in "cde"]
+    recipe = samples.recipe(project="..", copy=({"from": "src", "to": "/home/t/work"},))
+    package = Package(name="trainer", requires=())
+    selection = dataclasses.replace(select(recipe), package=package)
+    lock = samples.lock(project=ProjectBuild(name="trainer", requires=(), wheels=()))
+    project = Project(checksums=("1" * 64,), package="2" * 64, revision="3f9c-dirty")
+    plan = plans.plan(selection, lock, (), project)
+    layers = [(digests[0], 1)] * (len(plan.layers) - 2) + [(digests[1], 20), (digests[2], 30)]
+    own = sbom.own_parts(plan, layers, "1.0+x")
+    material = dataclasses.replace(MATERIAL, own=own)
+    rows = {part["name"]: part for part in spdx(material)["packages"]}
+    parts = {part["name"]: part for part in cyclonedx(material)["components"]}
+    files = "pkg:generic/sample/home/t/work@3f9c-dirty"
+    for name, purl, version, digest, kinds in (
+        ("trainer", "pkg:generic/trainer@1.0%2Bx", "1.0+x", digests[1], ("APPLICATION", "application")),
+        ("/home/t/work", files, "3f9c-dirty", digests[2], ("SOURCE", "file")),
+    ):
+        row, part = rows[name], parts[name]
+        assert row["externalRefs"][0]["referenceLocator"] == part["purl"] == purl
+        assert PackageURL.from_string(purl).to_string() == purl
+        assert row["versionInfo"] == part["version"] == version
+        assert (row["primaryPackagePurpose"], part["type"]) == kinds
+        assert f"sha256:{row['checksums'][0]['checksumValue']}" == digest
+        assert row["comment"].endswith("component project; the checksum is that of the layer with its files")
+        assert {"name": "imagebuilder:layer", "value": digest} in part["properties"]
+    assert sbom.contents(spdx(material)) == sbom.contents(cyclonedx(material)) == sbom.expected(LOCK, own)
+    assert sbom.expected(LOCK, own) != sbom.expected(LOCK)
+    # Whoever verifies does not know the package's version.
+    assert sbom.expected(LOCK, sbom.own_parts(plan, layers, "")) == sbom.expected(LOCK, own)
+    require_valid_cyclonedx(material)
+    require_valid_spdx(tmp_path, material)
 
 
 @pytest.mark.parametrize("purl", sorted(purl for purl, _ in sbom.expected(LOCK)))

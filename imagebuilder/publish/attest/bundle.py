@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from imagebuilder.core import labels as label_names
 from imagebuilder.errors import InputError, StoreError
-from imagebuilder.plan import Project
+from imagebuilder.plan import PackageLayer, Plan, Project
 from imagebuilder.publish import proof
 from imagebuilder.publish.attest import licences, provenance, sbom
 from imagebuilder.publish.attest.provenance import LOCK, RECIPE, Origin
@@ -19,6 +22,8 @@ from imagebuilder.store import ImageRecord, IndexRecord, Store
 from imagebuilder.workflow import labels
 from imagebuilder.workflow.source import RecipeSource
 
+# The folder of a package's metadata, with its version.
+_DIST_INFO = re.compile(r"/[^/]+-([^/-]+)\.dist-info(?:/|$)")
 # The annotation in which cosign and others look for the type of a statement.
 PREDICATE_TYPE = "in-toto.io/predicate-type"
 
@@ -132,6 +137,11 @@ def documents(
             lock=lock,
             debs=licences.of_debs(image, store, plan.system_layers),
             wheels=licences.of_wheels(image, lock, store),
+            own=sbom.own_parts(
+                plan,
+                [(layer.record.digest, layer.record.size) for layer in image.layers],
+                _package_version(plan, image, store),
+            ),
             created=created,
         )
         found = [
@@ -151,6 +161,19 @@ def documents(
         found.append(_single(PROVENANCE, provenance.statement(origin)))
     texts = {RECIPE: source.recipe.encode(), LOCK: source.lock.encode()}
     return (*found, ImageDocument(kind=SOURCE, files=texts))
+
+
+def _package_version(plan: Plan, image: ImageRecord, store: Store) -> str:
+    """Return the version of the user's package, from its layer; "" without a package or its layer."""
+    for layer, made in zip(plan.layers, image.layers, strict=False):
+        if isinstance(layer, PackageLayer):
+            with (
+                contextlib.suppress(OSError, tarfile.TarError),
+                tarfile.open(store.blob(made.record.digest), "r|gz") as tar,
+            ):
+                found = (_DIST_INFO.search(member.name) for member in tar)
+                return next((match[1] for match in found if match), "")
+    return ""
 
 
 def claimed_time(environment: Mapping[str, str] = os.environ) -> int:

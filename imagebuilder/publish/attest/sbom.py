@@ -11,21 +11,34 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from packageurl import PackageURL
 
 from imagebuilder import __version__
+from imagebuilder.core import labels as label_names
 from imagebuilder.lock.model import Deb, Installed, Lock, Source, Wheel
+from imagebuilder.plan import PackageLayer, Plan, ProjectLayer
 from imagebuilder.publish.attest.licences import UNKNOWN, Licence
 
 _NONE = "NOASSERTION"
 # The comment on a package of a base from a registry, which has no file and no hash.
 _BELOW = "component base"
-_PURPOSES = {"deb": "INSTALL", "wheel": "LIBRARY", "source": "SOURCE"}
+_PURPOSES = {
+    "deb": "INSTALL",
+    "wheel": "LIBRARY",
+    "source": "SOURCE",
+    "package": "APPLICATION",
+    "files": "SOURCE",
+}
+# The user's own package and copied folders. No index has them, so scanners must not look for them there.
+_OWN = "pkg:generic/"
+_OWN_COMPONENT = "project"
+_TYPES = {"package": "application", "files": "file"}  # in CycloneDX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +49,7 @@ class Material:
         name, digest, tag: of the image; the digest is its manifest's.
         lock: the packages in it.
         debs, wheels: licences by package name; the others are unknown.
+        own: the user's own package and copied folders.
         created: the time in the document, in seconds since 1970.
 
     """
@@ -46,7 +60,30 @@ class Material:
     lock: Lock
     debs: Mapping[str, Licence]
     wheels: Mapping[str, Licence]
+    own: tuple[OwnPart, ...] = ()
     created: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnPart:
+    """The user's own package, or a folder that the recipe copies.
+
+    Attributes:
+        kind: `package` or `files`.
+        name: of the package, or the folder's path in the image.
+        version: of the package, or the commit of the files; "" if unknown.
+        purl: without a version.
+        layer: digest of the layer that holds its files.
+        size: of that layer, in bytes.
+
+    """
+
+    kind: str
+    name: str
+    version: str
+    purl: str
+    layer: str
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +215,38 @@ def image_purl(name: str, digest: str, tag: str = "") -> str:
     return PackageURL("oci", None, name, digest, {"tag": tag}).to_string()
 
 
+def own_parts(plan: Plan, layers: Sequence[tuple[str, int]], version: str) -> tuple[OwnPart, ...]:
+    """List the user's own package and copied folders in an image.
+
+    Args:
+        plan: of the image.
+        layers: digest and size of each layer.
+        version: of the user's package; "" if unknown.
+
+    """
+    revision = dict(plan.config.labels).get(label_names.REVISION, "")
+    parts = []
+    for layer, (digest, size) in zip(plan.layers, layers, strict=False):
+        if isinstance(layer, PackageLayer):
+            purl = PackageURL("generic", None, layer.name).to_string()
+            part = OwnPart(
+                kind="package", name=layer.name, version=version, purl=purl, layer=digest, size=size
+            )
+        elif isinstance(layer, ProjectLayer):
+            purl = PackageURL("generic", plan.name, layer.target.strip("/")).to_string()
+            part = OwnPart(
+                kind="files", name=layer.target, version=revision, purl=purl, layer=digest, size=size
+            )
+        else:
+            continue
+        parts.append(part)
+    return tuple(parts)
+
+
 def contents(document: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
     """Read purl and hex sha256 of every package from a document of either format.
+
+    Purls of the user's own files have no version here: it is in no lock.
 
     Raises:
         ValueError: it has neither format, or a package has no purl.
@@ -189,14 +256,14 @@ def contents(document: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
         if document.get("bomFormat") == "CycloneDX":
             return frozenset(
                 (
-                    str(part["purl"]),
+                    _comparable(str(part["purl"])),
                     "" if _is_below(part) else _only(part["hashes"], "alg", "SHA-256", "content"),
                 )
                 for part in document["components"]
             )
         return frozenset(
             (
-                _only(part["externalRefs"], "referenceType", "purl", "referenceLocator"),
+                _comparable(_only(part["externalRefs"], "referenceType", "purl", "referenceLocator")),
                 ""
                 if part.get("comment") == _BELOW
                 else _only(part["checksums"], "algorithm", "SHA256", "checksumValue"),
@@ -219,12 +286,22 @@ def subject(document: Mapping[str, Any]) -> str:
         return ""
 
 
-def expected(lock: Lock) -> frozenset[tuple[str, str]]:
-    """Return what the bill of materials of a lock must contain, in the form of `contents`."""
+def is_own(purl: str) -> bool:
+    """Return whether a purl names the user's own package or files."""
+    return purl.startswith(_OWN)
+
+
+def _comparable(purl: str) -> str:
+    return purl.partition("@")[0] if is_own(purl) else purl
+
+
+def expected(lock: Lock, own: Sequence[OwnPart] = ()) -> frozenset[tuple[str, str]]:
+    """Return what the bill of materials of an image must contain, in the form of `contents`."""
     debs = ((deb_purl(deb, lock.base), getattr(deb, "sha256", "")) for deb in lock.installed)
     wheels = ((wheel_purl(wheel), wheel.sha256) for wheel in lock.wheels)
     sources = ((source_purl(source, lock.base), source.sha256) for source in lock.sources)
-    return frozenset((*debs, *wheels, *sources))
+    files = ((part.purl, part.layer.removeprefix("sha256:")) for part in own)
+    return frozenset((*debs, *wheels, *sources, *files))
 
 
 def _packages(material: Material) -> Iterator[_Package]:
@@ -267,18 +344,32 @@ def _packages(material: Material) -> Iterator[_Package]:
             component=source.name,
             licence=UNKNOWN,
         )
+    for part in material.own:
+        yield _Package(
+            kind=part.kind,
+            name=part.name,
+            version=part.version,
+            file="",
+            sha256=part.layer.removeprefix("sha256:"),
+            size=part.size,
+            purl=f"{part.purl}@{quote(part.version, safe='')}" if part.version else part.purl,
+            component=_OWN_COMPONENT,
+            licence=UNKNOWN,
+        )
 
 
 def _spdx_package(package: _Package) -> dict[str, Any]:
     return {
         "SPDXID": _spdx_id(package),
         "name": package.name,
-        "versionInfo": package.version,
+        **({"versionInfo": package.version} if package.version else {}),
         "primaryPackagePurpose": _PURPOSES[package.kind],
         **_spdx_file(package),
         "externalRefs": [_purl_reference(package.purl)],
         # SPDX has no field for a size.
-        "comment": (f"{package.size} bytes; " if package.sha256 else "") + f"component {package.component}",
+        "comment": (f"{package.size} bytes; " if package.sha256 else "")
+        + f"component {package.component}"
+        + ("; the checksum is that of the layer with its files" if is_own(package.purl) else ""),
         **_unsaid(package.licence),
     }
 
@@ -287,7 +378,7 @@ def _spdx_file(package: _Package) -> dict[str, Any]:
     if not package.sha256:
         return {}
     return {
-        "packageFileName": package.file,
+        **({"packageFileName": package.file} if package.file else {}),
         "checksums": [{"algorithm": "SHA256", "checksumValue": package.sha256}],
     }
 
@@ -307,16 +398,21 @@ def _unsaid(licence: Licence) -> dict[str, Any]:
 def _cyclonedx_component(package: _Package) -> dict[str, Any]:
     licence = package.licence
     return {
-        "type": "library",
+        "type": _TYPES.get(package.kind, "library"),
         "bom-ref": package.purl,
         "name": package.name,
-        "version": package.version,
+        **({"version": package.version} if package.version else {}),
         **({"hashes": [{"alg": "SHA-256", "content": package.sha256}]} if package.sha256 else {}),
         "purl": package.purl,
         **({"licenses": [{"expression": licence.expression}]} if licence.expression else {}),
         "properties": [
             {"name": "imagebuilder:component", "value": package.component},
-            *([{"name": "imagebuilder:file", "value": package.file}] if package.sha256 else []),
+            *([{"name": "imagebuilder:file", "value": package.file}] if package.file else []),
+            *(
+                [{"name": "imagebuilder:layer", "value": f"sha256:{package.sha256}"}]
+                if is_own(package.purl)
+                else []
+            ),
             *([{"name": "imagebuilder:size", "value": str(package.size)}] if package.sha256 else []),
         ],
     }

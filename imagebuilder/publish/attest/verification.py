@@ -113,7 +113,7 @@ def verify(task: VerifyTask, client: Client) -> Verification:
     claims, check = _claims(task, source[0] if source else None, plan)
     checks += [check, _attestation(task)]
     for kind in (SPDX, CYCLONEDX):
-        _, check = _only(task, kind, lambda found: _bill(found, task.published, lock, claims))
+        _, check = _only(task, kind, lambda found: _bill(found, task.published, lock, plan, claims))
         checks.append(check)
     report, check = _only(task, REPORT, lambda found: _report(found, task))
     checks += [check, _blobs(task, client, plan)]
@@ -316,7 +316,11 @@ def _is_ours(statement: bytes) -> bool:
 
 
 def _bill(
-    found: Attachment, published: Published, lock: Lock | None, claims: tuple[Claim, ...]
+    found: Attachment,
+    published: Published,
+    lock: Lock | None,
+    plan: Plan | None,
+    claims: tuple[Claim, ...],
 ) -> tuple[int, str]:
     document = reader.json_object(found.data, found.kind.name)
     if sbom.subject(document) != published.digest:
@@ -324,7 +328,10 @@ def _bill(
     packages = sbom.contents(document)
     if lock is None:
         raise _RefusedError("there is no lock to compare it with")
-    wanted = sbom.expected(lock)
+    layers = [(layer.digest, layer.size) for layer in published.manifest.layers]
+    wanted = sbom.expected(lock, sbom.own_parts(plan, layers, "") if plan else ())
+    if plan is None:  # which layers have the user's own files is not known
+        packages = frozenset(item for item in packages if not sbom.is_own(item[0]))
     if packages != wanted:
         lacking, extra = len(wanted - packages), len(packages - wanted)
         raise _RefusedError(f"it lacks {lacking} packages of the lock, and has {extra} that are not in it")
