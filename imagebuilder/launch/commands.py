@@ -63,7 +63,9 @@ def mpirun(job: Job, hosts: Sequence[str] = (), *, hostfile: str = "") -> tuple[
     if hostfile:
         words += ["--hostfile" if openmpi else "-f", hostfile]
     else:
-        words += ["--host" if openmpi else "-hosts", ",".join(f"{host}:{job.ranks}" for host in hosts)]
+        # Open MPI 5.0 leaves out its own node if that is not named as by `hostname`: pods have a domain.
+        known = ("localhost", *hosts[1:]) if openmpi else hosts
+        words += ["--host" if openmpi else "-hosts", ",".join(f"{host}:{job.ranks}" for host in known)]
     if openmpi:
         words += [word for name in names for word in ("-x", name)]
         if job.ssh_port != job.image.port:

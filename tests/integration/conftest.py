@@ -49,7 +49,7 @@ GROUPS = {
         "test_smoke_controls",
     ),
     "small system": ("test_confinement", "test_os_layer", "test_tools"),
-    "small recipe": ("test_elsewhere", "test_engines", "test_published"),
+    "small recipe": ("test_elsewhere", "test_engines", "test_prove_elsewhere", "test_published"),
 }
 
 Built = Callable[[Path | str], str]
