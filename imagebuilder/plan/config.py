@@ -78,7 +78,7 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
             if lock.project and project.package
             else {}
         ),
-        **({label_names.TRAINING: training.model_dump_json()} if training else {}),
+        **({label_names.TRAINING: training.model_dump_json(exclude_defaults=True)} if training else {}),
         **({label_names.PROOF: demands} if (demands := recipe.proof.label()) else {}),
         **({label_names.SSH_KEYS: "baked"} if recipe.ssh.keys == "baked" else {}),
         **{f"{label_names.ALLOWED_ENV}{entry.name}": entry.reason for entry in recipe.allow_env},

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from imagebuilder import plan as plans
+from imagebuilder.catalog import select
 from imagebuilder.core import labels as label_names
 from imagebuilder.errors import InputError
 from imagebuilder.recipe.checks import Bound, Checks, TrainingCheck
@@ -20,6 +22,7 @@ from imagebuilder.smoke.nodes.cluster import PAYLOAD
 from imagebuilder.smoke.session import MARKER
 from imagebuilder.smoke.target import from_labels
 from imagebuilder.smoke.verdict import required
+from tests.unit import samples
 
 ASKED = TrainingCheck(command="python -m app.smoke", timeout=20, metric="accuracy >= 0.9")
 PRINT_IT = "print it on a line of its own, `imagebuilder-metric: accuracy=0.95`; metrics that were printed: "
@@ -189,8 +192,10 @@ def test_limits_are_compared_as_written() -> None:
 
 
 def test_the_image_promises_it_by_a_label() -> None:
-    found = from_labels("x", {**LABELS, label_names.TRAINING: ASKED.model_dump_json()})
-    assert (found.training, from_labels("x", LABELS).training) == (ASKED, None)
+    for asked in (ASKED, TrainingCheck(command="python -m app.smoke"), None):
+        recipe = samples.recipe(checks=Checks(training=asked))
+        labels = dict(plans.plan(select(recipe), samples.lock(), ()).config.labels)
+        assert from_labels("x", labels).training == asked
     assert required("docker", "cpu", {}, own_training=True) - required("docker", "cpu", {}) == {
         "own-training"
     }
