@@ -65,6 +65,7 @@ BENCH_ROUNDS ?= 3
 BENCH = $(BIN)/python -m bench.sidebyside --samples bench/samples.json --out bench/results.md
 bench: $(BIN)/.ready host
 	$(BENCH) bench/recipes/cuda-jax.yaml --rounds $(BENCH_ROUNDS)
+	$(BENCH) bench/recipes/own-code.yaml --rounds $(BENCH_ROUNDS) --sides plain,uv,imagebuilder --work line-changed
 	$(BENCH) recipes/cuda12-torch.yaml --rounds 1 --sides plain,imagebuilder --work cold,nothing-changed,other-nccl,limits
 	$(BENCH) recipes/cuda12-torch.yaml --rounds $(BENCH_ROUNDS) --sides imagebuilder
 

@@ -96,13 +96,14 @@ def _samples(
     name = recipe.stem
     planned = scheme(name)
     works = [work for work in WORKS if work in arguments.work]
+    if not planned.project:
+        works = [work for work in works if work != "line-changed"]
     progress = LineProgress(sys.stderr)
     seed = Store(arguments.seed.resolve()) if arguments.seed else None
     bases = Bases(Store(folder / "bases"), seed, folder, progress)
     variants = {"main": prepare(recipe, (), planned, folder / "recipes", bases)}
-    changing = [
-        work for work in works if work not in {"cold", "nothing-changed", "warm", "warm-first", "matrix"}
-    ]
+    steady = {"cold", "nothing-changed", "line-changed", "warm", "warm-first", "matrix"}
+    changing = [work for work in works if work not in steady]
     for work in changing:
         variants[work] = prepare(recipe, (work,), planned, folder / "recipes", bases)
     six = planned.matrix if "matrix" in works else ()

@@ -31,6 +31,16 @@ _CA = "--mount=type=secret,id=ca,target=/run/secrets/ca.crt"
 _PIP_CONF = "--mount=type=secret,id=pip,target=/etc/pip.conf"
 
 
+# The guide's second half: the project's requirements have a layer of their own, and the package comes after it.
+_UV_PROJECT = (
+    "COPY project /workspace\n"
+    "WORKDIR /workspace\n"
+    "RUN --mount=type=bind,from=uv,source=uv,target=/usr/local/bin/uv \\\n"
+    "    --mount=type=cache,target=/root/.cache/uv \\\n"
+    "    uv pip install --offline --no-deps /workspace\n"
+)
+
+
 class Side(ABC):
     """One way to an image.
 
@@ -115,6 +125,8 @@ class DockerSide(Side):
         context.mkdir(parents=True)
         (context / "Dockerfile").write_text(self.dockerfile(variant))
         (context / "requirements.txt").write_text(variant.requirements)
+        if variant.project:
+            shutil.copytree(variant.project, context / "project")
         site = detect()
         secrets = sitefiles.write(site, variant.plan.system, context)
         arguments = sitefiles.arguments(site)
@@ -164,6 +176,7 @@ class Plain(DockerSide):
             "    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \\\n"
             f"    python3 -m ensurepip && python3 -m pip install --no-cache-dir{_no_deps(variant)} "
             "-r /tmp/requirements.txt\n"
+            + ("COPY project /workspace\nWORKDIR /workspace\n" if variant.project else "")
         )
 
 
@@ -184,6 +197,7 @@ class Uv(DockerSide):
             "    --mount=type=cache,target=/root/.cache/uv \\\n"
             "    if [ -e /run/secrets/ca.crt ]; then export SSL_CERT_FILE=/run/secrets/ca.crt; fi; \\\n"
             f"    uv pip install{_no_deps(variant)} -r /tmp/requirements.txt\n"
+            + (_UV_PROJECT if variant.project else "")
         )
 
     def contexts(self, _variant: Variant) -> tuple[str, ...]:

@@ -55,6 +55,7 @@ class Variant:
         plan: of it.
         base: what the sides with a Dockerfile start from.
         forced: whether a pin is against what another package asks for.
+        project: the folder of the user's own code; None if the recipe has none.
 
     """
 
@@ -64,6 +65,7 @@ class Variant:
     plan: Plan
     base: Base
     forced: bool
+    project: Path | None = None
 
     @property
     def requirements(self) -> str:
@@ -146,6 +148,7 @@ class Scheme:
     imports: str
     changes: Mapping[str, Mapping[str, Any]]
     matrix: tuple[tuple[str, ...], ...]
+    project: bool
 
 
 def scheme(name: str) -> Scheme:
@@ -155,6 +158,7 @@ def scheme(name: str) -> Scheme:
         imports=said.get("import", "sys"),
         changes=said.get("changes", {}),
         matrix=tuple(tuple(each) for each in said.get("matrix", ())),
+        project=said.get("project", False),
     )
 
 
@@ -169,6 +173,9 @@ def prepare(source: Path, changes: Iterable[str], plan_of: Scheme, folder: Path,
     place.mkdir(parents=True, exist_ok=True)
     recipe = place / source.name
     recipe.write_text(text, encoding="utf-8")
+    project = place / "project" if plan_of.project else None
+    if project:
+        write_project(project)
     known = locks.path_for(source) if not wanted else locks.path_for(folder / "main" / source.name)
     if known.exists():
         shutil.copy(known, locks.path_for(recipe))
@@ -182,7 +189,30 @@ def prepare(source: Path, changes: Iterable[str], plan_of: Scheme, folder: Path,
         plan=plan,
         base=bases.of(plan, lock),
         forced=bool(lock.overrides),
+        project=project,
     )
+
+
+def write_project(folder: Path) -> None:
+    """Write a package of 200 modules with 30 lines each, in the layout that `uv init --package` makes."""
+    package = folder / "src" / "tinytrain"
+    package.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "tinytrain"\nversion = "1.0"\n\n'
+        '[build-system]\nrequires = ["uv_build"]\nbuild-backend = "uv_build"\n'
+    )
+    for name in ("__init__", "__main__"):
+        (package / f"{name}.py").write_text("")
+    for number in range(200):
+        lines = "".join(f"value{line} = {number * line}\n" for line in range(30))
+        (package / f"module{number}.py").write_text(lines)
+
+
+def change_a_line(project: Path) -> None:
+    """Write another number into one line of one module."""
+    file = project / "src" / "tinytrain" / "module100.py"
+    head, _, number = file.read_text().rpartition(" = ")
+    file.write_text(f"{head} = {int(number) + 1}\n")
 
 
 def known_bytes(variants: Mapping[str, Variant], matrix: Iterable[Variant]) -> dict[str, int]:

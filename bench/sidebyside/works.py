@@ -16,7 +16,7 @@ from bench.sidebyside import samples
 from bench.sidebyside.meter import metered
 from bench.sidebyside.samples import Sample
 from bench.sidebyside.sides import Side, stored
-from bench.sidebyside.variants import Variant
+from bench.sidebyside.variants import Variant, change_a_line
 
 # In the order of a round: what comes after `cold` builds on what that left.
 WORKS: Mapping[str, str] = {
@@ -26,6 +26,7 @@ WORKS: Mapping[str, str] = {
     "other-framework": "the framework's pin changed",
     "package-added": "one more package from the index",
     "other-base": "the Debian base changed; the new one is in place",
+    "line-changed": "one line of the user's own 200 modules changed",
     "warm": "downloads are cached where the side caches them, and nothing is built",
     "warm-first": "the same, but the lock does not list the wheels' layers yet",
     "matrix": "six recipes that share most components, one after the other, nothing cached before",
@@ -83,6 +84,8 @@ def measure(bench: Bench, side: Side, work: str, number: int, *, whole: bool) ->
     for variant in chosen:
         if work == "warm-first":
             variant.forget_layers()
+        if work == "line-changed" and variant.project:
+            change_a_line(variant.project)
         with metered(bench.folder, excluding=excluding) as building:
             side.build(variant, anew=work in {"warm", "warm-first"})
         with metered(bench.folder, excluding=excluding) as pushing:
@@ -92,7 +95,7 @@ def measure(bench: Bench, side: Side, work: str, number: int, *, whole: bool) ->
         memory = max(memory, building.memory, pushing.memory)
         written += (building.written or 0) + (pushing.written or 0)
         values |= sizes(side.name_of(variant), unpacked=whole)
-        if work not in {"cold", "nothing-changed"}:
+        if work not in {"cold", "nothing-changed", "line-changed"}:
             side.tidy(variant)
     values[samples.MEMORY] = memory
     if building.written is not None:
