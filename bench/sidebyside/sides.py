@@ -31,7 +31,7 @@ _CA = "--mount=type=secret,id=ca,target=/run/secrets/ca.crt"
 _PIP_CONF = "--mount=type=secret,id=pip,target=/etc/pip.conf"
 
 
-# The guide's second half: the project's requirements have a layer of their own, and the package comes after it.
+# The guide's second half: what the project requires is a layer of its own, and the package comes after it.
 _UV_PROJECT = (
     "COPY project /workspace\n"
     "WORKDIR /workspace\n"

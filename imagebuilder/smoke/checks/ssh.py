@@ -12,6 +12,8 @@ from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 _SECONDS = 45
 _KNOWN_HOSTS = "cat ~/.ssh/known_hosts /etc/ssh/ssh_known_hosts 2>/dev/null | cksum"
 
+_ASKED = 3
+
 _FIREWALL = "packets do not arrive: a firewall between the nodes blocks them, or sshd hangs"
 
 # ssh's messages and what they mean here; the first match counts. It may not be in the last line.
@@ -67,7 +69,12 @@ def run(session: Session) -> Passed:
 
 
 def _known_hosts(session: Session) -> list[str]:
-    outcomes = session.run_everywhere(lambda _: ("sh", "-c", _KNOWN_HOSTS), timeout=_SECONDS)
+    """Return the checksum of each node's known_hosts files."""
+    # On a busy host, Docker sometimes loses the output of a short command. This one always has some.
+    for _ in range(_ASKED):
+        outcomes = session.run_everywhere(lambda _: ("sh", "-c", _KNOWN_HOSTS), timeout=_SECONDS)
+        if all(outcome.stdout for outcome in outcomes):
+            break
     return [outcome.stdout for outcome in outcomes]
 
 
