@@ -79,7 +79,7 @@ def connect(runtime: str) -> Iterator[Engine]:
     raise EnvironmentFault(
         f"no {'container engine' if runtime == 'auto' else runtime} answers (tried {'; '.join(tried)})",
         hint="start Docker (`systemctl start docker`) or Podman's service (`systemctl start podman.socket`), "
-        "set DOCKER_HOST, or run the ranks without containers: --runtime process",
+        "or set DOCKER_HOST; `smoke-test --runtime process` needs no engine",
     )
 
 

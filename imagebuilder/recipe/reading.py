@@ -22,8 +22,8 @@ RESERVED_ENV = frozenset({"PATH", "HOME", "USER", "SHELL", "HOSTNAME", "PWD", "V
 _SECRET_ENV = re.compile(r"(?i)(passw|secret|token|api_?key|credential)")
 
 # How similar a misspelt component is to the right one, as difflib counts: more than torchvision to torch
-# (0.63), at most pytorch to torch (0.83).
-_MISSPELT = 0.8
+# (0.63), at most cuad to cuda (0.75).
+_MISSPELT = 0.7
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")

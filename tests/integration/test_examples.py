@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from imagebuilder.core import process
 from imagebuilder.publish import proof
 from imagebuilder.smoke.report import CheckResult, Report, read
 from imagebuilder.store import Store
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import ROOT, remove_images
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 LONG = {"rendezvous", "collectives", "training", "replicas", "control", "failure"}
@@ -41,6 +42,14 @@ def smoke_tested(recipe: Path, store: Store) -> Report:
 
 def own(report: Report) -> CheckResult:
     return next(check for check in report.checks if check.name == "own-training")
+
+
+@pytest.fixture(autouse=True)
+def little_disk(engine: DockerClient) -> Iterator[None]:
+    """Leave none of their images behind."""
+    yield
+    for name in EXAMPLES:
+        remove_images(engine, name)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

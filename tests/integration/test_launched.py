@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docker import DockerClient
 
 from imagebuilder.core import process
 from imagebuilder.plan.sshkeys import make_keys
-from tests.integration.conftest import ROOT, Built
+from tests.integration.conftest import ROOT, Built, remove_images
 from tests.support.clusters import Hosts, Slurm, slurm
 from tests.support.pods import PEERS, SCRIPTS, docker, pods
 
@@ -116,11 +117,12 @@ def test_compose_runs_two_nodes(kind: str, image: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+def cluster(built: Built, engine: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """Two nodes that run an image of ours with Slurm in it."""
     shared = tmp_path_factory.mktemp("slurm")
     with slurm(built(NODE), shared) as lent:
         yield lent
+    remove_images(engine, "slurm-node")
 
 
 def test_slurm_starts_the_ranks_of_mpi_itself(cluster: Slurm) -> None:

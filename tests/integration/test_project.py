@@ -109,7 +109,7 @@ def test_docker_run_starts_the_command_among_the_files(
     home: bytes = engine.containers.run(
         reference, ["stat", "-c", "%a %U", "/home/trainer", "/home"], remove=True
     )
-    assert home.decode().splitlines()[-2:] == ["750 trainer", "755 root"]
+    assert home.decode().splitlines()[-2:] == ["770 trainer", "755 root"]
 
 
 def test_the_same_project_gives_the_same_digest_elsewhere(recipe: Path, store: Store, own: Store) -> None:

@@ -310,7 +310,7 @@ def test_inspect_shows_it(shop: Shop, lent: Store) -> None:
     local = json.loads(imagebuilder("inspect", "cpu-mpi", "--store", lent.root, "--json").stdout)
     # Who says how old it is depends on who is asked.
     assert local["age"]["source"] == "when it was built here"
-    apart = {"place", "documents", "tags", "reference", "signature", "report", "age"}
+    apart = {"place", "documents", "tags", "reference", "signature", "report", "reports", "age"}
     assert {key: local[key] for key in local.keys() - apart} == {
         key: seen[key] for key in seen.keys() - apart
     }
