@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,9 @@ def test_only_root_may_listen_below_1024() -> None:
     facts = discovery.discover(Node(ANSWER), "/f")
     assert foreign.port(facts) == 2222
     assert "-p 2222 " in foreign.sshd(facts)[-1]
+    # PAM would refuse every login to a daemon that is not root's.
+    assert " UsePAM=no" in foreign.sshd(facts)[-1]
+    assert "UsePAM" not in foreign.sshd(replace(facts, uid=0))[-1]
 
 
 def test_the_python_with_a_framework_is_found_on_this_host(
