@@ -98,7 +98,7 @@ def engine(connected: Engine) -> DockerClient:
 def remove_images(client: DockerClient, recipe: str) -> None:
     """Remove every image of a recipe from the engine. One with torch takes 12 GB there."""
     for image in client.images.list(all=True, filters={"label": f"{labels.RECIPE}={recipe}"}):
-        client.images.remove(image.id, force=True)
+        client.images.remove(str(image.id), force=True)
 
 
 @pytest.fixture(scope="session")

@@ -44,8 +44,7 @@ def sshd(facts: NodeFacts) -> tuple[str, ...]:
     key = f"{FOLDER}/{_HOST_KEY}"
     options = ("-D", "-e", "-p", str(port(facts)), "-h", key)
     settings = ("-o", f"HostCertificate={key}-cert.pub", "-o", "PidFile=none")
-    if facts.uid != 0:
-        # PAM's account check reads /etc/shadow, which only root may: every login would be refused.
-        settings += ("-o", "UsePAM=no")
-    command = shlex.join((facts.sshd, *options, *settings))
+    # PAM's account check reads /etc/shadow. Only root may, so any other user's sshd would refuse every login.
+    without_pam = () if facts.uid == 0 else ("-o", "UsePAM=no")
+    command = shlex.join((facts.sshd, *options, *settings, *without_pam))
     return ("sh", "-c", f"exec {command} >{LOG} 2>&1")
