@@ -29,100 +29,121 @@ def _many(option: str, metavar: str, words: str) -> Any:
     return typer.Option(option, metavar=metavar, help=f"{words}; may be repeated.")
 
 
+_Image = Annotated[
+    str,
+    typer.Argument(
+        metavar="IMAGE",
+        help="registry.example/team/name:TAG, an image in Docker or Podman, or a recipe that was built.",
+    ),
+]
+_Command = Annotated[
+    _Texts,
+    typer.Argument(metavar="[-- COMMAND...]", help="What every rank runs. [default: the image's command]"),
+]
+_Target = Annotated[str, typer.Option("--target", metavar="KIND", help="What runs the job.")]
+_Nodes = Annotated[int, typer.Option("--nodes", help="Number of nodes.")]
+_NprocPerNode = Annotated[int, typer.Option("--nproc-per-node", help="Number of ranks on each node.")]
+_Launcher = Annotated[
+    str, typer.Option("--launcher", help="auto, mpirun, or the launcher of a framework, as torchrun.")
+]
+_Name = Annotated[str, typer.Option("--name", help="The job's name. [default: the recipe's]")]
+_Repository = Annotated[
+    str,
+    typer.Option(
+        "--repository", metavar="REPOSITORY", help="Where the nodes pull the image of a recipe from."
+    ),
+]
+_Variant = Annotated[str, typer.Option("--variant", help="For Slurm: pyxis, apptainer, podman or bare.")]
+_ImageFile = Annotated[
+    str,
+    typer.Option("--image-file", metavar="PATH", help="For Slurm: the image as a file, on every node."),
+]
+_Host = Annotated[_Texts, _many("--host", "NAME", "For docker: the host of a node")]
+_Gpus = Annotated[
+    int, typer.Option("--gpus", help="GPUs of each node. [default: one for each rank if it uses CUDA]")
+]
+_Accelerator = Annotated[
+    str, typer.Option("--accelerator", metavar="NAME", help="For SkyPilot and dstack: the kind of GPU.")
+]
+_Shm = Annotated[str, typer.Option("--shm", metavar="SIZE", help="Size of /dev/shm.")]
+_Cpus = Annotated[str, typer.Option("--cpus", help="CPU cores of each node.")]
+_Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of each node.")]
+_Rdma = Annotated[
+    str, typer.Option("--rdma", metavar="RESOURCE[=COUNT]", help="RDMA device, as rdma/hca_shared=1.")
+]
+_Hugepages = Annotated[
+    str, typer.Option("--hugepages", metavar="PAGE=SIZE", help="Huge pages of each node, as 2Mi=1Gi.")
+]
+_HostNetwork = Annotated[
+    bool, typer.Option("--host-network", help="Use the nodes' own network on Kubernetes.")
+]
+_Port = Annotated[int, typer.Option("--port", help="Port on node 0 where the ranks meet.")]
+_Volume = Annotated[
+    _Texts,
+    _many(
+        "--volume",
+        "VOLUME",
+        "Shared folder, as pvc:CLAIM:/path, nfs:SERVER:/exported:/path or host:/folder:/path",
+    ),
+]
+_Env = Annotated[_Texts, _many("--env", "NAME=VALUE", "Variable of every rank")]
+_Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of the job's objects.")]
+_NodeSelector = Annotated[_Texts, _many("--node-selector", "KEY=VALUE", "Label that the nodes must have")]
+_Toleration = Annotated[_Texts, _many("--toleration", "TAINT", "Taint to tolerate, as KEY=VALUE:NoSchedule")]
+_Deadline = Annotated[
+    str, typer.Option("--deadline", metavar="TIME", help="End the job after this time, as 90m or 2d.")
+]
+_Restarts = Annotated[int, typer.Option("--restarts", help="How often to start the job again.")]
+_Smoke = Annotated[
+    bool,
+    typer.Option(
+        "--smoke", help="Run exact collectives of the smoke test on all ranks, instead of a command."
+    ),
+]
+_Overlay = Annotated[
+    Path | None,
+    typer.Option("-f", "--overlay", metavar="FILE", help="YAML to merge into the job's manifest."),
+]
+_Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="DIR", help="Folder to write. [default: print the only file]"),
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace a folder that `launch` has written.")]
+
+
 @app.command()
 def launch(
-    image: Annotated[
-        str,
-        typer.Argument(
-            metavar="IMAGE",
-            help="registry.example/team/name:TAG, an image in Docker or Podman, or a recipe that was built.",
-        ),
-    ],
-    command: Annotated[
-        _Texts,
-        typer.Argument(
-            metavar="[-- COMMAND...]", help="What every rank runs. [default: the image's command]"
-        ),
-    ] = None,
-    target: Annotated[str, typer.Option("--target", metavar="KIND", help="What runs the job.")] = "",
-    nodes: Annotated[int, typer.Option("--nodes", help="Number of nodes.")] = 2,
-    nproc_per_node: Annotated[
-        int, typer.Option("--nproc-per-node", help="Number of ranks on each node.")
-    ] = 1,
-    launcher: Annotated[
-        str, typer.Option("--launcher", help="auto, mpirun, or the launcher of a framework, as torchrun.")
-    ] = "auto",
-    name: Annotated[str, typer.Option("--name", help="The job's name. [default: the recipe's]")] = "",
-    repository: Annotated[
-        str,
-        typer.Option(
-            "--repository", metavar="REPOSITORY", help="Where the nodes pull the image of a recipe from."
-        ),
-    ] = "",
-    variant: Annotated[
-        str, typer.Option("--variant", help="For Slurm: pyxis, apptainer, podman or bare.")
-    ] = "",
-    image_file: Annotated[
-        str,
-        typer.Option("--image-file", metavar="PATH", help="For Slurm: the image as a file, on every node."),
-    ] = "",
-    host: Annotated[_Texts, _many("--host", "NAME", "For docker: the host of a node")] = None,
-    gpus: Annotated[
-        int, typer.Option("--gpus", help="GPUs of each node. [default: one for each rank if it uses CUDA]")
-    ] = -1,
-    accelerator: Annotated[
-        str, typer.Option("--accelerator", metavar="NAME", help="For SkyPilot and dstack: the kind of GPU.")
-    ] = "",
-    shm: Annotated[str, typer.Option("--shm", metavar="SIZE", help="Size of /dev/shm.")] = "8Gi",
-    cpus: Annotated[str, typer.Option("--cpus", help="CPU cores of each node.")] = "",
-    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory of each node.")] = "",
-    rdma: Annotated[
-        str, typer.Option("--rdma", metavar="RESOURCE[=COUNT]", help="RDMA device, as rdma/hca_shared=1.")
-    ] = "",
-    hugepages: Annotated[
-        str, typer.Option("--hugepages", metavar="PAGE=SIZE", help="Huge pages of each node, as 2Mi=1Gi.")
-    ] = "",
-    host_network: Annotated[
-        bool, typer.Option("--host-network", help="Use the nodes' own network on Kubernetes.")
-    ] = False,
-    port: Annotated[int, typer.Option("--port", help="Port on node 0 where the ranks meet.")] = 29500,
-    volume: Annotated[
-        _Texts,
-        _many(
-            "--volume",
-            "VOLUME",
-            "Shared folder, as pvc:CLAIM:/path, nfs:SERVER:/exported:/path or host:/folder:/path",
-        ),
-    ] = None,
-    env: Annotated[_Texts, _many("--env", "NAME=VALUE", "Variable of every rank")] = None,
-    namespace: Annotated[str, typer.Option("--namespace", help="Namespace of the job's objects.")] = "",
-    node_selector: Annotated[
-        _Texts, _many("--node-selector", "KEY=VALUE", "Label that the nodes must have")
-    ] = None,
-    toleration: Annotated[
-        _Texts, _many("--toleration", "TAINT", "Taint to tolerate, as KEY=VALUE:NoSchedule")
-    ] = None,
-    deadline: Annotated[
-        str, typer.Option("--deadline", metavar="TIME", help="End the job after this time, as 90m or 2d.")
-    ] = "",
-    restarts: Annotated[int, typer.Option("--restarts", help="How often to start the job again.")] = 0,
-    smoke: Annotated[
-        bool,
-        typer.Option(
-            "--smoke", help="Run exact collectives of the smoke test on all ranks, instead of a command."
-        ),
-    ] = False,
-    overlay: Annotated[
-        Path | None,
-        typer.Option("-f", "--overlay", metavar="FILE", help="YAML to merge into the job's manifest."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="DIR", help="Folder to write. [default: print the only file]"),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a folder that `launch` has written.")
-    ] = False,
+    image: _Image,
+    command: _Command = None,
+    target: _Target = "",
+    nodes: _Nodes = 2,
+    nproc_per_node: _NprocPerNode = 1,
+    launcher: _Launcher = "auto",
+    name: _Name = "",
+    repository: _Repository = "",
+    variant: _Variant = "",
+    image_file: _ImageFile = "",
+    host: _Host = None,
+    gpus: _Gpus = -1,
+    accelerator: _Accelerator = "",
+    shm: _Shm = "8Gi",
+    cpus: _Cpus = "",
+    memory: _Memory = "",
+    rdma: _Rdma = "",
+    hugepages: _Hugepages = "",
+    host_network: _HostNetwork = False,
+    port: _Port = 29500,
+    volume: _Volume = None,
+    env: _Env = None,
+    namespace: _Namespace = "",
+    node_selector: _NodeSelector = None,
+    toleration: _Toleration = None,
+    deadline: _Deadline = "",
+    restarts: _Restarts = 0,
+    smoke: _Smoke = False,
+    overlay: _Overlay = None,
+    output: _Output = None,
+    force: _Force = False,
     platform: PlatformName = "",
     plain_http: PlainHttp = False,
     site: SiteFile = None,

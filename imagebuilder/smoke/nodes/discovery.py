@@ -119,7 +119,7 @@ def discover(node: Node, folder: str) -> NodeFacts:
 
 
 def parse(text: str) -> dict[str, str]:
-    r"""Read the script's answers; a number that is none is left out.
+    r"""Read the script's answers. An answer that should be a number, but is not, is left out.
 
     >>> parse("@found uid 1000\nwelcome\n@found python /opt/conda/bin/python")
     {'uid': '1000', 'python': '/opt/conda/bin/python'}
