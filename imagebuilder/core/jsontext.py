@@ -1,4 +1,4 @@
-"""Read JSON from untrusted sources: within limits, or refuse it with a reason.
+"""Read JSON from untrusted sources: within limits, or refuse it with a reason. Also what is written as JSON.
 
 Python's parser needs about twenty bytes of memory for each byte of text, and the values need more. So bytes
 and values are counted before the text is parsed.
@@ -6,8 +6,11 @@ and values are counted before the text is parsed.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 # Limit of values in a document; a bill of materials of a thousand packages has thirty thousand.
@@ -42,6 +45,26 @@ def loads(data: bytes | str, *, limit: int, most: int = MOST, unique: bool = Fal
         raise ValueError(f"is not JSON: {error}") from None
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8") from None
+
+
+def plain(value: Any) -> Any:
+    """Return a value with dataclasses, models and paths as JSON holds them.
+
+    NaN and infinity become null; half a surrogate pair, which UTF-8 cannot hold, becomes `?`.
+    """
+    if isinstance(value, PurePath):
+        value = str(value)
+    elif dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif hasattr(value, "model_dump"):
+        value = value.model_dump()
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {plain(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

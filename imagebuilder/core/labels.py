@@ -14,6 +14,7 @@ VERSION = f"{OCI_IMAGE}version"
 BASE_NAME = f"{OCI_IMAGE}base.name"
 BASE_DIGEST = f"{OCI_IMAGE}base.digest"
 REVISION = f"{OCI_IMAGE}revision"
+CREATED = f"{OCI_IMAGE}created"
 # In the index of an OCI layout: the image's tag.
 REF_NAME = f"{OCI_IMAGE}ref.name"
 
@@ -30,6 +31,8 @@ PACKAGE = f"{OWN}package"
 ENGINE = f"{OWN}engine"
 # The user's own training check, as JSON.
 TRAINING = f"{OWN}check.training"
+# The checksum of the user's own tests.
+TESTS = f"{OWN}check.tests"
 # What the recipe demands of a smoke report, as JSON; not there if any passing report will do.
 PROOF = f"{OWN}proof"
 SSH_PORT = f"{OWN}ssh.port"
@@ -37,8 +40,13 @@ SSH_USER = f"{OWN}ssh.user"
 SSH_KEYS = f"{OWN}ssh.keys"
 # Followed by a component's name.
 PIN = f"{OWN}pin."
+# Followed by a component's name: how to ask a component that imagebuilder does not have for its version, as
+# JSON.
+PROBE = f"{OWN}probe."
 # Followed by the name of a variable that belongs to a job or a host: the recipe's reason for setting it.
 ALLOWED_ENV = f"{OWN}allowed-env."
+# Not on images but on a layer's descriptor: the digest of the layer's table of contents (`layers.stargz`).
+TOC = "containerd.io/snapshot/stargz/toc.digest"
 # Not on images but on containers and networks: which run started them.
 RUN = f"{OWN}run"
 RUN_OWNER = f"{RUN}.owner"

@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import logging
 import os
+import selectors
 import shlex
 import signal
 import subprocess
@@ -58,6 +59,7 @@ def run(
     cwd: Path | None = None,
     stdin: str | None = None,
     check: bool = True,
+    heard: Callable[[str], None] | None = None,
 ) -> Result:
     """Run a command to its end.
 
@@ -68,6 +70,7 @@ def run(
         cwd: the folder to run in.
         stdin: text for its standard input; without it the input is empty.
         check: raise when the exit code is not 0.
+        heard: called with each line of both streams while the command runs; not together with `stdin`.
 
     Raises:
         EnvironmentFault: the command is not installed.
@@ -76,19 +79,56 @@ def run(
     """
     words = tuple(str(word) for word in argv)
     child = _start(words, env, cwd, stdin=stdin is not None, merged=False)
+    said: dict[str, list[str]] = {"out": [], "err": []}
+
+    def result(code: int, stdout: str, stderr: str) -> Result:
+        out, err = ("".join(said[name]) for name in ("out", "err"))
+        return Result(argv=words, code=code, stdout=out + stdout, stderr=err + stderr)
+
     try:
+        if heard is not None:
+            _listen(child, said, heard, timeout)
         stdout, stderr = child.communicate(stdin, timeout=timeout)
     except subprocess.TimeoutExpired:
         stdout, stderr = _kill(child)
-        result = Result(argv=words, code=-signal.SIGKILL, stdout=stdout, stderr=stderr)
-        raise CommandError(result, f"did not end within {timeout:g} s") from None
+        raise CommandError(
+            result(-signal.SIGKILL, stdout, stderr), f"did not end within {timeout:g} s"
+        ) from None
     except BaseException:
         _kill(child)
         raise
-    result = Result(argv=words, code=child.returncode, stdout=stdout, stderr=stderr)
-    if check and result.code != 0:
-        raise CommandError(result, f"ended with {result.code}")
-    return result
+    ended = result(child.returncode, stdout, stderr)
+    if check and ended.code != 0:
+        raise CommandError(ended, f"ended with {ended.code}")
+    return ended
+
+
+def _listen(
+    child: subprocess.Popen[str], said: dict[str, list[str]], heard: Callable[[str], None], timeout: float
+) -> None:
+    """Read both streams of a command to their ends, keep what they say, and pass on each line."""
+    until = time.monotonic() + timeout
+    streams = {
+        name: cast("IO[str]", stream) for name, stream in (("out", child.stdout), ("err", child.stderr))
+    }
+    with selectors.DefaultSelector() as selector:
+        rests, decoders = dict.fromkeys(streams, ""), {}
+        for name, stream in streams.items():
+            selector.register(stream.fileno(), selectors.EVENT_READ, name)
+            decoders[name] = codecs.getincrementaldecoder("utf-8")("replace").decode
+        while selector.get_map():
+            ready = selector.select(max(0.0, until - time.monotonic()))
+            if not ready:
+                raise subprocess.TimeoutExpired(child.args, timeout)
+            for key, _ in ready:
+                piece = os.read(key.fd, _PIECE)
+                if not piece:
+                    selector.unregister(key.fd)
+                text = decoders[key.data](piece, final=not piece)
+                said[key.data].append(text)
+                *lines, rests[key.data] = (rests[key.data] + text).split("\n")
+                for line in lines:
+                    heard(line)
 
 
 def stream(

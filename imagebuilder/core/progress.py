@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Protocol
@@ -26,11 +26,17 @@ class Progress(Protocol):
     `key` names one row (a layer or a step) from its first `begin` to its `end`.
     """
 
+    def expect(self, sizes: Mapping[str, int]) -> None:
+        """Announce the rows to come: the bytes of packages that each stands for, by its key."""
+
     def begin(self, key: str, title: str, state: str, total: int = 0) -> None:
         """Show a row, or move it to another state (`downloading`, `splicing`, ...); `total` is in bytes."""
 
     def advance(self, key: str, count: int) -> None:
         """Add to the bytes done of a row."""
+
+    def at(self, key: str, text: str, done: int, total: int) -> None:
+        """Say what a row without bytes is at, such as a package, and how many of all are done."""
 
     def end(self, key: str, title: str, state: str, size: int = 0) -> None:
         """Finish a row as `cached`, `done` or `failed`; `size` is the layer's compressed size in bytes."""
@@ -45,7 +51,6 @@ class _Row:
     state: str
     total: int
     done: int = 0
-    size: int = 0
     started: float = field(default_factory=time.monotonic)
     said: float = field(default_factory=time.monotonic)
 
@@ -57,6 +62,14 @@ class _Row:
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
+    def is_due(self) -> bool:
+        """Return whether it is time for the next line; that line is counted."""
+        now = time.monotonic()
+        if now - self.said < _LINE_SECONDS:
+            return False
+        self.said = now
+        return True
+
 
 class LineProgress:
     """Plain lines for CI and pipes: one when a row changes its state, and one every ten seconds between."""
@@ -65,6 +78,9 @@ class LineProgress:
         self._stream = stream
         self._rows: dict[str, _Row] = {}
         self._lock = threading.Lock()
+
+    def expect(self, sizes: Mapping[str, int]) -> None:
+        """Say nothing: a log has a line for each row."""
 
     def begin(self, key: str, title: str, state: str, total: int = 0) -> None:
         with self._lock:
@@ -75,11 +91,15 @@ class LineProgress:
         with self._lock:
             row = self._rows[key]
             row.done += count
-            now = time.monotonic()
-            if now - row.said >= _LINE_SECONDS:
-                row.said = now
+            if row.is_due():
                 share = f" of {human(row.total)}" if row.total else ""
                 self._say(f"{row.state:<12} {row.title}  {human(row.done)}{share}, {human(row.speed)}/s")
+
+    def at(self, key: str, text: str, done: int, total: int) -> None:
+        with self._lock:
+            row = self._rows[key]
+            if row.is_due():
+                self._say(f"{row.state:<12} {row.title}  {text}, {done} of {total}")
 
     def end(self, key: str, title: str, state: str, size: int = 0) -> None:
         with self._lock:
@@ -105,6 +125,9 @@ class JsonProgress:
         self._done: dict[str, int] = {}
         self._said: dict[str, float] = {}
 
+    def expect(self, sizes: Mapping[str, int]) -> None:
+        self._say(event="expect", sizes=dict(sizes))
+
     def begin(self, key: str, title: str, state: str, total: int = 0) -> None:
         self._done[key] = 0
         self._say(event="begin", key=key, title=title, state=state, total=total)
@@ -112,11 +135,12 @@ class JsonProgress:
     def advance(self, key: str, count: int) -> None:
         with self._lock:
             self._done[key] = self._done.get(key, 0) + count
-            now = time.monotonic()
-            if now - self._said.get(key, 0.0) < 1.0:
-                return
-            self._said[key] = now
-        self._say(event="advance", key=key, done=self._done[key])
+        if self._is_due(key):
+            self._say(event="advance", key=key, done=self._done[key])
+
+    def at(self, key: str, text: str, done: int, total: int) -> None:
+        if self._is_due(key):
+            self._say(event="at", key=key, text=text, done=done, total=total)
 
     def end(self, key: str, title: str, state: str, size: int = 0) -> None:
         self._say(event="end", key=key, title=title, state=state, size=size)
@@ -124,56 +148,19 @@ class JsonProgress:
     def note(self, text: str) -> None:
         self._say(event="note", text=text)
 
+    def _is_due(self, key: str) -> bool:
+        """Return whether the last line of this row is a second old; the next one is counted."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._said.get(key, 0.0) < 1.0:
+                return False
+            self._said[key] = now
+            return True
+
     def _say(self, **fields: object) -> None:
         with self._lock:
             self._stream.write(json.dumps(fields) + "\n")
             self._stream.flush()
-
-
-class TableProgress:
-    """A live table on a terminal: a row for each layer."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, _Row] = {}
-        self._lock = threading.Lock()
-
-    def begin(self, key: str, title: str, state: str, total: int = 0) -> None:
-        with self._lock:
-            self._rows[key] = _Row(title=title, state=state, total=total)
-
-    def advance(self, key: str, count: int) -> None:
-        with self._lock:
-            self._rows[key].done += count
-
-    def end(self, key: str, title: str, state: str, size: int = 0) -> None:
-        with self._lock:
-            row = self._rows.setdefault(key, _Row(title=title, state=state, total=0))
-            row.title, row.state, row.size = title, state, size
-
-    def note(self, text: str) -> None:
-        with self._lock:
-            self._rows[text] = _Row(title=text, state="", total=0)
-
-    def __rich__(self) -> object:
-        from rich.table import Table
-
-        table = Table.grid(padding=(0, 2))
-        with self._lock:
-            for row in self._rows.values():
-                table.add_row(*self._cells(row))
-        return table
-
-    @staticmethod
-    def _cells(row: _Row) -> tuple[str, str, str]:
-        colours = {"cached": "dim", "done": "green", "failed": "red", "": "dim"}
-        state = f"[{colours.get(row.state, 'cyan')}]{row.state}[/]"
-        if row.state in colours:
-            return state, _escape(row.title), human(row.size) if row.size else ""
-        if row.total:
-            share = f"{min(row.done / row.total, 1.0):4.0%}  {human(row.done)}  {human(row.speed)}/s"
-        else:
-            share = f"{row.seconds:.0f} s" + (f"  {human(row.done)}" if row.done else "")
-        return state, _escape(row.title), share
 
 
 def human(count: float) -> str:
@@ -202,14 +189,8 @@ def shown(kind: str, stream: IO[str]) -> Iterator[Progress]:
         yield LineProgress(stream)
     else:
         from rich.console import Console
-        from rich.live import Live
 
-        table = TableProgress()
-        with Live(table, console=Console(file=stream), refresh_per_second=4, transient=False):  # type: ignore[arg-type]
+        from imagebuilder.core.livetable import LiveTable
+
+        with LiveTable(Console(file=stream)) as table:
             yield table
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

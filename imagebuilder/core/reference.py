@@ -10,7 +10,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from imagebuilder.core.yamlfile import printable
+from imagebuilder.core.yamlfile import RECIPE_ENDINGS, printable
 from imagebuilder.errors import InputError
 
 # What a registry accepts: OCI distribution specification, "Pulling manifests".
@@ -92,6 +92,24 @@ def parse(text: str) -> Reference:
     return Reference(host=host, path=_check_path(path, text), tag=tag, digest=digest)
 
 
+def parse_image(text: str) -> Reference:
+    """Read the name of one image: it has a tag or a digest.
+
+    Raises:
+        InputError: it has neither, or is not valid.
+
+    """
+    reference = parse(text)
+    if reference.tag or reference.digest:
+        return reference
+    shown = printable(text)
+    if text.endswith(RECIPE_ENDINGS):
+        raise InputError(
+            "is a file, not an image in a registry", where=shown, hint="give the name that `push` printed"
+        )
+    raise InputError("names a repository, not an image", where=shown, hint=f"add a tag: {shown}:TAG")
+
+
 def check_tag(tag: str, *, where: str = "") -> str:
     """Return the tag.
 
@@ -131,6 +149,12 @@ def _check_host(host: str, text: str) -> str:
 
 
 def _check_path(path: str, text: str) -> str:
+    if _PATH.fullmatch(path.lower()) and path != path.lower():
+        raise InputError(
+            f"`{printable(path)}` is not a repository's name: it has upper-case letters",
+            where=printable(text),
+            hint=f"write {printable(text.replace(path, path.lower(), 1))}",
+        )
     if not _PATH.fullmatch(path) or len(path) > _LONGEST_PATH:
         raise InputError(
             f"`{printable(path)}` is not a repository's name",

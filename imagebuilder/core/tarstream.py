@@ -59,7 +59,10 @@ _EMPTY = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TarEntry:
-    """One entry of a tar; `capability` is the raw `security.capability` attribute, mostly empty."""
+    """One entry of a tar; `capability` is the raw `security.capability` attribute, mostly empty.
+
+    `device` has the major and minor number of a device.
+    """
 
     path: str
     kind: bytes
@@ -70,6 +73,7 @@ class TarEntry:
     size: int = 0
     link: str = ""
     capability: bytes = b""
+    device: tuple[int, int] = (0, 0)
 
     @property
     def is_folder(self) -> bool:
@@ -239,6 +243,7 @@ def _entry(info: tarfile.TarInfo, said: dict[bytes, bytes]) -> TarEntry:
         size=_within(said.get(b"size"), info.size, _LARGEST_FILE, name),
         link=link if info.type in (tarfile.LNKTYPE, tarfile.SYMTYPE) else "",
         capability=said.get(_CAPABILITY, b""),
+        device=(info.devmajor, info.devminor) if info.type in (tarfile.CHRTYPE, tarfile.BLKTYPE) else (0, 0),
     )
 
 

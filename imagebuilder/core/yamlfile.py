@@ -9,6 +9,9 @@ documents, and files over 250 kB. If the rest of the file is readable, the docum
 from __future__ import annotations
 
 import difflib
+import json
+import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +27,13 @@ _LIMIT = 250_000
 _DEPTH = 32
 # Keys and values together: a recipe of a thousand packages has a thousand.
 _MOST_NODES = 10_000
+# Not 010, which YAML 1.1 reads as 8.
+_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?")
 _LONGEST_KEY = 255
 _LONGEST = 200  # characters of a value in a message
+_MOST_FILES = 1_000  # looked at for a path that was meant
+# What recipes and locks are called; `workflow.named` tells them from images.
+RECIPE_ENDINGS = (".yaml", ".yml", ".lock")
 _SHOWN = 50  # problems reported for one file; a hostile file can hold any number
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -55,7 +63,7 @@ class Document:
 
     Attributes:
         file: its name, for messages.
-        data: mappings as dict, sequences as tuple, and str, int, bool or None.
+        data: mappings as dict, sequences as tuple, and str, int, bool or None; float only with `numbers`.
         lines: the line (from 1) of every key path.
         problems: problems of the YAML itself, by key path; `validate` raises them together with its own.
 
@@ -93,8 +101,12 @@ def dotted_path(path: Iterable[str | int]) -> str:
     return text
 
 
-def read(path: Path) -> Document:
+def read(path: Path, *, numbers: bool = False) -> Document:
     """Load one YAML file.
+
+    Args:
+        path: the file.
+        numbers: accept negative numbers and decimals. A recipe has none, because 2.10 would be read as 2.1.
 
     Raises:
         InputError: it cannot be read, or is not valid YAML.
@@ -105,9 +117,23 @@ def read(path: Path) -> Document:
             raw = file.read(_LIMIT + 1)
     except OSError as error:
         raise InputError(
-            f"cannot be read: {error.strerror}", where=printable(str(path)), hint="check the path"
+            f"cannot be read: {error.strerror}", where=printable(str(path)), hint=_path_hint(path)
         ) from error
-    return parse(raw, printable(str(path)))
+    return _parse(raw, printable(str(path)), yaml.SafeLoader, numbers=numbers)
+
+
+def _path_hint(path: Path) -> str:
+    """Say which file was most likely meant by a path that cannot be read."""
+    name = path.name.removesuffix(path.suffix) if path.suffix in RECIPE_ENDINGS else path.name
+    folders = (path, path / "recipes") if path.is_dir() else (path.parent, path.parent / "recipes")
+    known = {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))[:_MOST_FILES]}
+    if path.is_dir() and known:
+        return f"name a recipe's file: {', '.join(printable(str(file)) for file in [*known.values()][:3])}"
+    if close := difflib.get_close_matches(name.partition(":")[0], known, n=1):
+        return f"perhaps you meant {printable(str(known[close[0]]))}"
+    if ":" in name:
+        return "this looks like an image's name; name the file of its recipe here"
+    return "check the path; a recipe is a file such as recipes/NAME.yaml"
 
 
 def parse(raw: bytes, file: str) -> Document:
@@ -127,7 +153,7 @@ def parse_own(raw: bytes, file: str) -> Document:
         return parse(raw, file)
 
 
-def _parse(raw: bytes, file: str, loader: _Loader) -> Document:
+def _parse(raw: bytes, file: str, loader: _Loader, *, numbers: bool = False) -> Document:
     if len(raw) > _LIMIT:
         raise InputError(f"is larger than {_LIMIT} bytes", where=file, hint="is this the right file?")
     try:
@@ -136,13 +162,13 @@ def _parse(raw: bytes, file: str, loader: _Loader) -> Document:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError("is not UTF-8", where=f"{file}:{line}", hint="save it as UTF-8") from error
     try:
-        return _Reader(text, file, loader).document()
+        return _Reader(text, file, loader, numbers=numbers).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise InputError(
-            f"is not valid YAML: {printable(str(error.problem or error.context))}",
+            f"is not valid YAML: {_fault(error)}",
             where=f"{file}:{mark.line + 1 if mark else 1}",
-            hint="indent with spaces; a value that holds `: `, `#` or a leading `*`, `&`, `@` needs quotes",
+            hint=_hint(error),
         ) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -245,11 +271,36 @@ def _own_loader() -> _Loader:
     return Loader
 
 
+def _fault(error: yaml.MarkedYAMLError) -> str:
+    """Return what is wrong in the words of those who write YAML, not of its parser's tokens."""
+    said = str(error.problem or error.context)
+    if said.startswith("expected <block end>"):
+        return "this line's indentation, or what it begins with, does not fit the lines above it"
+    return "a tab stands where a key or a value begins" if "'\\t'" in said else printable(said)
+
+
+def _hint(error: yaml.MarkedYAMLError) -> str:
+    """Return what to do about text that is not YAML: most often a bracket is not closed, or quotes lack."""
+    for what, opening, closing in (("flow mapping", "{", "}"), ("flow sequence", "[", "]")):
+        if error.context == f"while parsing a {what}" and error.context_mark:
+            line = error.context_mark.line + 1
+            return f"the `{opening}` in line {line} needs a `{closing}`, and commas between its values"
+    problem = str(error.problem)
+    if "'\\t'" in problem:
+        return "replace the tab by spaces: YAML takes no tab there"
+    if problem.startswith("expected <block end>"):
+        return "keys that belong together start in the same column; text with odd characters needs quotes"
+    if "could not find expected ':'" in problem:
+        return "write `key: value`, with a space after the colon"
+    return "indent with spaces; a value that holds `: `, `#` or a leading `*`, `&`, `@` needs quotes"
+
+
 class _Reader:
     """Reads the text of one file into a document."""
 
-    def __init__(self, text: str, file: str, loader: _Loader) -> None:
+    def __init__(self, text: str, file: str, loader: _Loader, *, numbers: bool) -> None:
         self._file = file
+        self._numbers = numbers
         self._lines: dict[_Path, int] = {}
         self._problems: list[KeyProblem] = []
         self._depth = 0
@@ -334,7 +385,7 @@ class _Reader:
             data[key] = self._build(value_node, place)
         return data
 
-    def _scalar(self, node: yaml.Node, path: _Path) -> str | int | bool | None:
+    def _scalar(self, node: yaml.Node, path: _Path) -> str | int | float | bool | None:
         text = str(node.value)
         match node.tag.removeprefix("tag:yaml.org,2002:"):
             case "null":
@@ -343,6 +394,8 @@ class _Reader:
                 return _BOOLEANS[text.lower()]
             case "int" if text.isascii() and text.isdigit() and text == str(int(text[:16])):
                 return int(text)
+            case "int" | "float" if self._numbers and _DECIMAL.fullmatch(text):
+                return float(text) if "." in text else int(text)
             case "int" | "float" | "timestamp":
                 shown = printable(text)
                 self._note(
@@ -388,11 +441,12 @@ def _explain(item: Any, model: type[BaseModel], hints: Mapping[str, str]) -> tup
             hint = hint or nearest(key, known) or f"known here: {', '.join(sorted(known))}"
             answer = f"`{key}` is not a known key", hint
         case "missing":
-            answer = f"`{path[-1]}` is missing", f"add `{path[-1]}:`"
+            answer = f"`{path[-1]}` is missing", f"add `{path[-1]}:{_example(model, path)}`"
         case _ if value is None:
             answer = "must not be empty", "give a value, or leave the key out"
         case kind if kind in _WANTED:
-            answer = _WANTED[kind]
+            message, way = _WANTED[kind]
+            answer = message, _as_wanted(kind, value, model, path) or way
         case "string_type":
             answer = _not_text(value)
         case "greater_than_equal":
@@ -403,8 +457,43 @@ def _explain(item: Any, model: type[BaseModel], hints: Mapping[str, str]) -> tup
             answer = str(item["ctx"]["error"]), item["ctx"]["error"].hint
         case _:
             message = str(item["msg"])
-            answer = message[:1].lower() + message[1:], "see the reference in docs/reference"
+            answer = message[:1].lower() + message[1:], "`imagebuilder schema` describes every key"
     return answer
+
+
+def _as_wanted(kind: str, value: object, model: type[BaseModel], path: _Path) -> str:
+    """Write a value of the wrong kind as the right one, if it is clear what it means; else return ""."""
+    way = ""
+    match kind, value:
+        case "tuple_type", str():
+            words = [word.strip(",") for word in _words(value)]
+            way = f"write it as a list: {printable(json.dumps(words, ensure_ascii=False))}"
+        case "tuple_type", dict():
+            way = "it is one item of a list: put `- ` before its first key"
+        case "dict_type", tuple() if value and all(isinstance(item, str) and "=" in item for item in value):
+            pairs = (item.partition("=") for item in value)
+            text = ", ".join(f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, _, text in pairs)
+            way = f"write {{{printable(text)}}}"
+        case "dict_type", tuple() if value and all(isinstance(item, dict) for item in value):
+            way = "leave out the `- ` before each key"
+        case "dict_type", str() if ":" in value:
+            way = f"put a space after the colon: {printable(value.replace(':', ': ', 1))}"
+        case "model_type", _:
+            way = f"write keys and their values below it: {', '.join(sorted(_fields(model, path)))}"
+    return way
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # an open quote
+        return [text]
+
+
+def _example(model: type[BaseModel], path: _Path) -> str:
+    """Return an example of a missing key's value, as YAML after the colon; "" where the model has none."""
+    info = model.model_fields.get(str(path[-1])) if len(path) == 1 else None
+    return f" {json.dumps(info.examples[0])}" if info and info.examples else ""
 
 
 def _not_text(value: object) -> tuple[str, str]:

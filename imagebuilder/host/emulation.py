@@ -46,7 +46,7 @@ def fault(platform: str, reason: str) -> EnvironmentFault:
         where=f"this host is {platforms.own() or host.machine()}",
         hint="as root: apt-get install qemu-user-static (from Debian 13 on: qemu-user-binfmt), with "
         "binfmt_misc mounted; or build on a host of that platform, `imagebuilder build RECIPE --platform "
-        f"{platform}`, push from there, and join the images (docs/how-to/platforms.md)",
+        f"{platform}`, push from there, and combine the images with `imagebuilder join`",
     )
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field
 from imagebuilder.catalog.upstream import Upstream, Versions
 from imagebuilder.core import yamlfile
 from imagebuilder.core.model import Rule, Strict
+from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError, Problem
 from imagebuilder.host import settings
 
@@ -107,12 +108,16 @@ class Site:
         no_index: true to use only the wheel folders.
         apt_mirror, apt_security_mirror: URLs of the archive and of its security updates.
         apt_ports_mirror: URL of the separate archive for other architectures, where the distribution has one.
+        apt_snapshots: URL of a snapshot service; `@SNAPSHOTID@` is for the time, `@PATH@` for the archive.
         apt_options: names and values as in apt's `-o`.
         archives: mirrors of other package archives, by their names in locks.
         registries: settings of single registries, by host and port.
         sources: source archives of components to compile: component, version, URL and checksum.
         tools: where apt, dpkg and mmdebstrap run.
         native_index: true if the index settings are uv's own, which uv reads itself.
+        cache: repository that shares layers and packages between hosts, `host/path`; "" for none.
+        cache_signers: files with the public keys of hosts whose search for secrets counts here too.
+        catalog: folder with catalog files, which `lock` copies beside a recipe that pins their components.
 
     """
 
@@ -127,12 +132,16 @@ class Site:
     apt_mirror: str = ""
     apt_security_mirror: str = ""
     apt_ports_mirror: str = ""
+    apt_snapshots: str = ""
     apt_options: tuple[tuple[str, str], ...] = ()
     archives: tuple[tuple[str, ArchiveSite], ...] = ()
     registries: tuple[tuple[str, RegistrySite], ...] = ()
     sources: tuple[tuple[str, str, Upstream], ...] = ()
     tools: ToolsSite = ToolsSite()
     native_index: bool = False
+    cache: str = ""
+    cache_signers: tuple[Path, ...] = ()
+    catalog: Path | None = None
 
     def __repr__(self) -> str:
         """Show the settings without passwords."""
@@ -182,13 +191,16 @@ class Site:
         return env
 
 
-def detect(site_file: Path | None = None, *, distribution: str = "debian", tools: str = "") -> Site:
+def detect(
+    site_file: Path | None = None, *, distribution: str = "debian", tools: str = "", cache: str = ""
+) -> Site:
     """Read the host's settings. Keys of a site file override them.
 
     Args:
         site_file: the file given with `--site`.
         distribution: the base's distribution; the host's apt mirrors count only if it has the same one.
         tools: `auto`, `host` or `container`; overrides the file's `tools: {where: ...}`.
+        cache: repository of the cache; overrides the file's `cache:`, which overrides IMAGEBUILDER_CACHE.
 
     Raises:
         InputError: the file is wrong; every problem with its line.
@@ -221,6 +233,7 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian", tools
         apt_mirror=given.apt.mirror or apt.mirror,
         apt_security_mirror=given.apt.security_mirror or apt.security_mirror,
         apt_ports_mirror=given.apt.ports_mirror,
+        apt_snapshots=given.apt.snapshots,
         apt_options=tuple(sorted(options.items())),
         archives=tuple((name, _archive(item)) for name, item in sorted(given.apt.archives.items())),
         registries=tuple((name, _registry(item)) for name, item in sorted(given.registries.items())),
@@ -231,6 +244,9 @@ def detect(site_file: Path | None = None, *, distribution: str = "debian", tools
         ),
         tools=ToolsSite(where=cast("_Where", tools or given.tools.where), image=given.tools.image),
         native_index=host.native and not set_here & _INDEX_KEYS,
+        cache=_cache(cache, given.cache),
+        cache_signers=tuple(Path(name) for name in given.cache_signers),
+        catalog=Path(given.catalog) if given.catalog else None,
     )
 
 
@@ -247,6 +263,27 @@ def _existing(locations: tuple[str, ...], what: str) -> tuple[str, ...]:
         else:
             log.warning("%s %s does not exist and is ignored", what, redact(location))
     return tuple(kept)
+
+
+def _cache(option: str, in_file: str) -> str:
+    """Choose the cache, and check that it names a repository."""
+    environment = os.environ.get("IMAGEBUILDER_CACHE", "")
+    for text, where in ((option, "--cache"), (in_file, "cache"), (environment, "IMAGEBUILDER_CACHE")):
+        if text:
+            return _repository(text, where)
+    return ""
+
+
+def _repository(text: str, where: str) -> str:
+    try:
+        found = parse(text)
+    except InputError as error:
+        raise InputError.of([replace(problem, where=where) for problem in error.problems]) from None
+    if found.tag or found.digest:
+        raise InputError(
+            f"`{yamlfile.printable(text)}` names an image", where=where, hint=f"write `{found.name}`"
+        )
+    return found.name
 
 
 def _url(value: str) -> str:
@@ -303,6 +340,15 @@ def _registry_place(value: str) -> str:
 _Url = Annotated[str, Rule(_url, r"(?:(?:https?|file)://\S*)?")]
 
 
+def _snapshots(value: str) -> str:
+    if value and "@SNAPSHOTID@" not in value:
+        raise yamlfile.Invalid(
+            f"`{redact(yamlfile.printable(value))}` does not say where the time goes",
+            "write https://host/archive/@PATH@/@SNAPSHOTID@",
+        )
+    return value
+
+
 class _Proxies(Strict):
     """Proxies, as in the variables `http_proxy`, `https_proxy` and `no_proxy`."""
 
@@ -324,6 +370,11 @@ class _Apt(Strict):
     mirror: Annotated[_Url, Field(description="Mirror of the distribution's archive.")] = ""
     security_mirror: Annotated[_Url, Field(description="Mirror of its security updates.")] = ""
     ports_mirror: Annotated[_Url, Field(description="Mirror of Ubuntu's archive for other processors.")] = ""
+    snapshots: Annotated[
+        _Url,
+        AfterValidator(_snapshots),
+        Field(description="Snapshot service: `@SNAPSHOTID@` stands for the time, `@PATH@` for the archive."),
+    ] = ""
     archives: Annotated[
         dict[str, _Archive],
         Field(default_factory=dict, description="Mirrors of other archives, by their names in locks."),
@@ -391,6 +442,17 @@ class _SiteFile(Strict):
         ),
     ]
     tools: Annotated[_Tools, Field(default_factory=_Tools, description="Where apt and its kin run.")]
+    cache: Annotated[
+        str, Field(description="Repository that shares layers and packages between hosts: `host/path`.")
+    ] = ""
+    cache_signers: Annotated[
+        tuple[str, ...],
+        Field(description="PEM files with the keys of hosts whose search for secrets is believed."),
+    ] = ()
+    catalog: Annotated[
+        str,
+        Field(description="Folder with catalog files: `lock` copies beside a recipe those that it pins."),
+    ] = ""
 
 
 def schema() -> dict[str, Any]:
@@ -415,10 +477,10 @@ def _read(path: Path) -> _SiteFile:
     """Read a site file; relative paths in it start at its own folder."""
     document = yamlfile.read(path)
     given = yamlfile.validate(document, _SiteFile, {name: f"use `{key}`" for name, key in _RENAMES.items()})
-    changes: dict[str, object] = {}
     problems: list[Problem] = []
+    changes: dict[str, object] = {"catalog": _catalog_folder(given.catalog, path, document, problems)}
 
-    def file(name: str, keys: tuple[str, ...], what: str) -> str:
+    def file(name: str, keys: tuple[str | int, ...], what: str) -> str:
         """Make a path absolute, and report it if there is no such file."""
         place = _resolved(path.parent, name)
         if not _is(place, Path.is_file):
@@ -457,14 +519,30 @@ def _read(path: Path) -> _SiteFile:
             for name, item in given.apt.archives.items()
         }
         changes["apt"] = given.apt.model_copy(update={"archives": archives})
-    if given.wheel_folders:
-        changes["wheel_folders"] = tuple(
+    lists = {
+        "cache_signers": tuple(
+            file(name, ("cache_signers", number), "a public key")
+            for number, name in enumerate(given.cache_signers)
+        ),
+        "wheel_folders": tuple(
             folder if "://" in folder else str(_resolved(path.parent, folder))
             for folder in given.wheel_folders
-        )
+        ),
+    }
+    changes |= {key: names for key, names in lists.items() if names}
     if problems:
         raise InputError.of(problems)
     return given.model_copy(update=changes)
+
+
+def _catalog_folder(name: str, path: Path, document: yamlfile.Document, problems: list[Problem]) -> str:
+    """Make the folder's path absolute, and report it if there is no such folder."""
+    folder = _resolved(path.parent, name) if name else None
+    if folder is not None and not _is(folder, Path.is_dir):
+        message = f"there is no folder {yamlfile.printable(str(folder))}"
+        hint = "name a folder with catalog files, NAME.yaml"
+        problems.append(Problem(message=message, where=document.where(("catalog",)), hint=hint))
+    return str(folder or "")
 
 
 def _resolved(folder: Path, name: str) -> Path:

@@ -20,8 +20,8 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -76,10 +76,12 @@ class Tools:
 
     Attributes:
         site: the settings for the container: its image, mirrors and proxies; None on this host.
+        heard: called with each line that a command prints, while it runs.
 
     """
 
     site: Site | None = None
+    heard: Callable[[str], None] | None = None
 
     @property
     def contained(self) -> bool:
@@ -101,12 +103,12 @@ class Tools:
 
         """
         if self.site is None:
-            yield HostSandbox(folder=folder)
+            yield HostSandbox(folder=folder, heard=self.heard)
             return
         from imagebuilder.host.tools.container import open_container  # late: it loads the docker SDK
 
         with open_container(self.site, folder, network=network, shares=shares) as sandbox:
-            yield sandbox
+            yield replace(sandbox, heard=self.heard)
 
 
 HOST = Tools()
@@ -135,6 +137,7 @@ class HostSandbox:
 
     folder: Path
     contained: bool = False
+    heard: Callable[[str], None] | None = None
 
     @property
     def is_root(self) -> bool:
@@ -162,7 +165,8 @@ class HostSandbox:
     ) -> process.Result:
         """Run a command on this host."""
         variables = {"PATH": _path(), **(env or {})}
-        return process.run(argv, timeout=timeout, env=variables, cwd=cwd or self.folder, check=check)
+        place = cwd or self.folder
+        return process.run(argv, timeout=timeout, env=variables, cwd=place, check=check, heard=self.heard)
 
 
 def _path() -> str:

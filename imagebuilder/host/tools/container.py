@@ -15,7 +15,7 @@ import shutil
 import signal
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
@@ -144,6 +144,7 @@ class ContainerSandbox:
     folder: Path = FOLDER
     is_root: bool = True
     contained: bool = True
+    heard: Callable[[str], None] | None = None
     _expired: threading.Event = field(default_factory=threading.Event)
 
     def copy_in(self, *names: str) -> None:
@@ -211,7 +212,9 @@ class ContainerSandbox:
     def _exec(self, words: tuple[str, ...], env: dict[str, str], cwd: Path) -> process.Result:
         api = self.engine.client.api
         with explained(f"running {words[0]} in a container"):
-            ended = engines.execute(api, self.container, words, environment=env, workdir=str(cwd))
+            ended = engines.execute(
+                api, self.container, words, heard=self.heard, environment=env, workdir=str(cwd)
+            )
         code = -signal.SIGKILL if ended.code is None else ended.code
         return process.Result(argv=words, code=code, stdout=ended.stdout, stderr=ended.stderr)
 
