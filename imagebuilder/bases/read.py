@@ -97,6 +97,7 @@ def differences(image: BaseImage, architecture: str, site: Site) -> tuple[str, .
     now = pull.find(fetch.client_of(image.name, site), image.index or image.digest, architecture)
     facts_now = {
         "digest": now.digest,
+        "created": now.created,
         "user": str(now.config.get("User") or ""),
         "env": _environment(now.config),
         "labels": _labels(now.config),
@@ -156,6 +157,7 @@ def _base_image(
             name=wanted.name,
             digest=image.digest,
             index=index,
+            created=image.created,
             user=image.config.get("User") or "",
             env=_environment(image.config),
             labels=_labels(image.config),

@@ -39,6 +39,9 @@ class DistributionFacts(Strict):
         tuple[str, ...], Field(description="Packages of every image, besides essential ones.")
     ]
     security_pool: Annotated[str, Field(description="Prefix of pool paths in the security archive.")]
+    paths: Annotated[
+        tuple[str, str], Field(description="Folders of the archive and of its security updates.")
+    ]
     ports: Annotated[
         tuple[str, ...],
         Field(description="Architectures in a separate archive, which mirrors of the main one lack."),
@@ -107,6 +110,16 @@ def keyring(distribution: str, suite: str, has: Callable[[Path], bool] = _on_thi
             hint=INSTALL_HINT.format(known.keyring_package),
         )
     return path
+
+
+def releases(distribution: str, suite: str, mirrors: Mirrors) -> tuple[tuple[str, str], ...]:
+    """Return the suite, its updates and its security updates, each with its Release file's folder."""
+    pockets = facts(distribution, suite).suites[suite]
+    names = (suite, *([f"{suite}-updates"] if pockets.updates else []))
+    found = [(name, f"{mirrors.main}/dists/{name}/") for name in names]
+    if pockets.security:
+        found.append((f"{suite}-security", f"{mirrors.security}/dists/{suite}-security/"))
+    return tuple(found)
 
 
 def sources(

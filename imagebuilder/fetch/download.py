@@ -56,12 +56,24 @@ _REFUSED = frozenset({400, 401, 403, 404, 405, 407, 410, 451})
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """One file: its name for messages, the URLs to try in this order, size in bytes, and hex sha256."""
+    """One file.
+
+    Attributes:
+        name: for messages.
+        urls: where it may be, to try in this order.
+        size: in bytes.
+        sha256: in hex.
+        others: finds more URLs, once all of `urls` have refused it.
+        missing: makes the error from the last reason, where these do not have it either.
+
+    """
 
     name: str
     urls: tuple[str, ...]
     size: int
     sha256: str
+    others: Callable[[], tuple[str, ...]] | None = None
+    missing: Callable[[str], FetchError] | None = None
 
 
 def fetch(
@@ -171,7 +183,32 @@ def _get(item: Download, job: _Job) -> None:
         advance=lambda count: job.advance(item.sha256, count),
         stop=job.stop,
     )
-    urls = list(item.urls)
+    try:
+        _try(item, item.urls, file, job)
+    except FailedError as error:
+        failed = error
+    else:
+        return
+    if not isinstance(failed, BrokenOffError) and item.others and (urls := item.others()):
+        try:
+            _try(item, urls, file, job)
+        except FailedError as error:
+            failed = error
+        else:
+            return
+    if item.missing and isinstance(failed, _RefusedError):
+        raise item.missing(str(failed))
+    raise FetchError(f"{item.name} cannot be fetched: {failed}", hint=_HINTS[type(failed)])
+
+
+def _try(item: Download, places: Sequence[str], file: PartialFile, job: _Job) -> None:
+    """Download one file from one of these URLs; try again while that can help.
+
+    Raises:
+        FailedError: the last reason, and after how many attempts.
+
+    """
+    urls = list(places)
     failed: FailedError = _RefusedError("no URL is known for it")
     failures: Counter[str] = Counter()
     budget = Budget(attempts=_ATTEMPTS, seconds=_SECONDS, pause=_PAUSE)
@@ -197,9 +234,7 @@ def _get(item: Download, job: _Job) -> None:
             break
         if urls and job.stop.wait(pause):
             raise StoppedError
-    raise FetchError(
-        f"{item.name} cannot be fetched: {failed}; gave up after {budget}", hint=_HINTS[type(failed)]
-    )
+    raise type(failed)(f"{failed}; gave up after {budget}")
 
 
 @contextmanager

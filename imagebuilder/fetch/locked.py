@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from imagebuilder.bases import archives
 from imagebuilder.bases.fetch import client_of, fetch_layers
 from imagebuilder.fetch import download
 from imagebuilder.fetch.download import Download
+from imagebuilder.fetch.snapshots import Snapshots
 from imagebuilder.host.site import Site
 from imagebuilder.lock.model import BaseLayer, Deb, Lock, Source, Wheel
+from imagebuilder.registry.cache import Cache, CachedBlob
 from imagebuilder.resolve import builds, debian, python
-from imagebuilder.store import Store
+from imagebuilder.store import Store, sparse
 
 Package = Deb | Wheel | Source | BaseLayer
 """A file that a lock names by its sha256 and size."""
@@ -29,6 +33,7 @@ def fetch(
     store: Store,
     site: Site,
     *,
+    cache: Cache | None = None,
     advance: Callable[[str, int], None],
     finished: Callable[[str], None],
 ) -> None:
@@ -42,6 +47,7 @@ def fetch(
         lock: names the base and the release of Python.
         store: the downloads are written to it.
         site: the addresses of archives and indexes.
+        cache: is asked first, or None.
         advance: see `download.fetch`.
         finished: see `download.fetch`.
 
@@ -50,6 +56,8 @@ def fetch(
         StoreError: the disk is full or not writable.
 
     """
+    if cache is not None:
+        packages = _from_cache(packages, cache, store, advance, finished)
     layers = [package for package in packages if isinstance(package, BaseLayer)]
     debs = [package for package in packages if isinstance(package, Deb)]
     wheels = [package for package in packages if isinstance(package, Wheel)]
@@ -64,10 +72,10 @@ def fetch(
         needed = {deb.archive for deb in debs if deb.archive}
         more = archives.places(lock.image, store, site, needed) if needed and lock.image else {}
         urls = debian.locate_debs(pooled, distribution, suite, site, lock.architecture, archives=more)
-        download.fetch(_downloads(pooled, urls), store, site, advance, finished)
+        download.fetch(_archived(pooled, urls, Snapshots(lock, site)), store, site, advance, finished)
     if others:
         download.fetch(
-            _downloads(others, builds.locate_upstream(others, site)), store, site, advance, finished
+            _downloads(others, builds.locate_upstream(others, lock, site)), store, site, advance, finished
         )
     glibc = debian.glibc(lock.installed) if sdists or wheels else ""
     if sdists:
@@ -77,6 +85,36 @@ def fetch(
         wheels.sort(key=lambda wheel: -wheel.size)
         urls = python.locate_wheels(wheels, lock.python, glibc, site, lock.architecture)
         download.fetch(_downloads(wheels, urls), store, site, advance, finished)
+
+
+def _from_cache(
+    packages: Sequence[Package],
+    cache: Cache,
+    store: Store,
+    advance: Callable[[str, int], None],
+    finished: Callable[[str], None],
+) -> list[Package]:
+    """Fetch what the cache has, and return the other packages.
+
+    What came of a file before the cache failed stays, and an archive or index gives the rest of it.
+    """
+    found = cache.find({_digest(package): package.size for package in packages})
+    blobs = [
+        CachedBlob(digest=_digest(package), size=package.size, place=store.download(package.sha256))
+        for package in packages
+        if _digest(package) in found
+    ]
+    there = cache.fetch(
+        blobs,
+        store,
+        lambda digest, count: advance(digest.removeprefix("sha256:"), count),
+        lambda digest: finished(digest.removeprefix("sha256:")),
+    )
+    return [package for package in packages if _digest(package) not in there]
+
+
+def _digest(package: Package) -> str:
+    return f"sha256:{package.sha256}"
 
 
 def copy(packages: Iterable[Package], store: Store, target: Store) -> int:
@@ -89,6 +127,7 @@ def copy(packages: Iterable[Package], store: Store, target: Store) -> int:
     total = 0
     for package in packages:
         if not target.has_download(package.sha256, package.size):
+            sparse.fill(store, package.sha256)
             target.take_download(store.download(package.sha256), package.sha256)
         total += package.size
     return total
@@ -97,6 +136,20 @@ def copy(packages: Iterable[Package], store: Store, target: Store) -> int:
 def file_name(package: Deb | Source | Wheel) -> str:
     """Return the name of a package's file in its archive or index."""
     return Path(package.path).name if isinstance(package, Deb) else package.file
+
+
+def _archived(
+    packages: Sequence[Deb | Source], urls: Mapping[str, tuple[str, ...]], snapshots: Snapshots
+) -> list[Download]:
+    """Return what to download from archives, or from their snapshots where it has been replaced."""
+    return [
+        replace(
+            item,
+            others=partial(snapshots.urls, package),
+            missing=partial(snapshots.missing, package, item.name),
+        )
+        for item, package in zip(_downloads(packages, urls), packages, strict=True)
+    ]
 
 
 def _downloads(

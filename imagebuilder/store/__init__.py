@@ -2,6 +2,9 @@
 
     blobs/sha256/<hex>       layers, image configs and manifests
     downloads/sha256/<hex>   wheels and Debian packages, as fetched
+    sparse/<hex>.json        which bytes of a wheel are in blobs too, and need not be in the download
+    away/<hex>.json          a blob that need not be here, and which registry has it (`AwayBlob`)
+    taken/<key>.json         a layer that came from a cache, as the last lock with this key describes it
     layers/<key>.json        the blob of the layer with this key, or that the layer is empty (`LayerRecord`)
     images/<name>.json       the last image of that name (`ImageRecord`); for another platform than
                              linux/amd64 `<name>--linux-arm64.json`
@@ -23,16 +26,26 @@ from __future__ import annotations
 
 from imagebuilder.store.files import DamagedDownloadError, check_bytes, explained, link_or_copy, remove_tree
 from imagebuilder.store.folder import BlobWriter, Store
-from imagebuilder.store.records import EMPTY_LAYER, ImageLayer, ImageRecord, IndexRecord, LayerRecord
+from imagebuilder.store.records import (
+    EMPTY_LAYER,
+    Extent,
+    ImageLayer,
+    ImageRecord,
+    IndexRecord,
+    LayerRecord,
+    SparseDownload,
+)
 
 __all__ = [
     "EMPTY_LAYER",
     "BlobWriter",
     "DamagedDownloadError",
+    "Extent",
     "ImageLayer",
     "ImageRecord",
     "IndexRecord",
     "LayerRecord",
+    "SparseDownload",
     "Store",
     "check_bytes",
     "explained",

@@ -20,7 +20,19 @@ from imagebuilder.core.documents import digest_of
 from imagebuilder.errors import StoreError
 from imagebuilder.store import files
 from imagebuilder.store.files import explained, link_or_copy, remove_tree
-from imagebuilder.store.records import IMAGE, INDEX, LAYER, ImageRecord, IndexRecord, KeptLayer, LayerRecord
+from imagebuilder.store.records import (
+    AWAY,
+    IMAGE,
+    INDEX,
+    LAYER,
+    SPARSE,
+    AwayBlob,
+    ImageRecord,
+    IndexRecord,
+    KeptLayer,
+    LayerRecord,
+    SparseDownload,
+)
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +110,28 @@ class Store:
         """Return whether a blob exists, with this size if given."""
         return files.is_file(self.blob(digest), size)
 
+    def away(self, digest: str, size: int) -> str:
+        """Return the repository that has a blob of this size; "" if none is known."""
+        kept = _load(self._away_path(digest), AWAY)
+        return kept.repository if kept is not None and kept.size == size else ""
+
+    def put_away(self, digest: str, size: int, repository: str) -> None:
+        """Record that a repository has a blob; its bytes are checked when they are fetched."""
+        self._save(self._away_path(digest), AWAY.dump_json(AwayBlob(size=size, repository=repository)))
+
+    def drop_away(self, digest: str) -> None:
+        """Forget which repository has a blob."""
+        path = self._away_path(digest)
+        with explained(path, "removed"):
+            path.unlink(missing_ok=True)
+
+    def is_known(self, digest: str, size: int) -> bool:
+        """Return whether a blob is here, or in a known registry."""
+        return self.has_blob(digest, size) or bool(self.away(digest, size))
+
+    def _away_path(self, digest: str) -> Path:
+        return self.root / "away" / f"{self.blob(digest).name}.json"
+
     def download(self, sha256: str) -> Path:
         """Return the path of a download, whether it exists or not."""
         return self.root / "downloads" / "sha256" / _hex(sha256, sha256)
@@ -105,13 +139,49 @@ class Store:
     def has_download(self, sha256: str, size: int) -> bool:
         """Return whether a download exists with this size, and mark it as used."""
         path = self.download(sha256)
-        return files.is_file(path, size) and files.touch(path)
+        if not files.is_file(path, size):
+            return False
+        record = self.sparse(sha256)
+        if record is not None and record.punched and not self.has_blobs(record):
+            with contextlib.suppress(StoreError):  # of another user, or read-only
+                self.drop_download(sha256)
+            return False
+        return files.touch(path)
 
     def drop_download(self, sha256: str) -> None:
         """Remove a download, so that the next build fetches it again."""
         path = self.download(sha256)
         with explained(path, "removed"):
             path.unlink(missing_ok=True)
+        self.drop_sparse(sha256)
+
+    def sparse(self, sha256: str) -> SparseDownload | None:
+        """Return which parts of a download are in blobs too; None if none are known."""
+        record = _load(self._sparse_path(sha256), SPARSE)
+        if record is None or not record.is_sound or not files.is_file(self.download(sha256), record.size):
+            return None
+        return record
+
+    def sparse_names(self) -> tuple[str, ...]:
+        """Return the sha256 of all downloads with such a record, in hex."""
+        return self._keys("sparse")
+
+    def put_sparse(self, sha256: str, record: SparseDownload, *, is_alone: bool = False) -> None:
+        """Record which parts of a download are in blobs too; `is_alone`: the caller holds the store."""
+        self._save(self._sparse_path(sha256), SPARSE.dump_json(record), is_alone=is_alone)
+
+    def drop_sparse(self, sha256: str) -> None:
+        """Forget which parts of a download are in blobs too."""
+        path = self._sparse_path(sha256)
+        with explained(path, "removed"):
+            path.unlink(missing_ok=True)
+
+    def has_blobs(self, record: SparseDownload) -> bool:
+        """Return whether all blobs that a download with holes needs are here."""
+        return all(self.has_blob(name) for name in {extent.blob for extent in record.extents})
+
+    def _sparse_path(self, sha256: str) -> Path:
+        return self.root / "sparse" / f"{self.download(sha256).name}.json"
 
     def take_download(self, source: Path, sha256: str) -> None:
         """Add a file with checked content as a download: as a hard link if possible, else as a copy."""
@@ -160,22 +230,37 @@ class Store:
 
     def layer(self, key: str) -> LayerRecord | None:
         """Return the layer with a key; None if it was never made, or its blob is missing or damaged."""
-        kept = _load(self.layer_path(key), LAYER)
-        if kept is None or kept.key != key:
+        layer = _of_key(self.layer_path(key), key)
+        if layer is None or layer.is_empty:
+            return layer
+        if not self.has_blob(layer.digest, layer.size):
             return None
-        if kept.layer.is_empty:
-            return kept.layer
-        if not self.has_blob(kept.layer.digest, kept.layer.size):
-            return None
-        files.touch(self.blob(kept.layer.digest))
-        return kept.layer
+        files.touch(self.blob(layer.digest))
+        return layer
+
+    def known_layer(self, key: str) -> LayerRecord | None:
+        """Return the layer with a key, also if it came from a cache, and if its blob is only there."""
+        layer = self.layer(key) or _of_key(self.taken_path(key), key)
+        if layer is None or layer.is_empty or self.is_known(layer.digest, layer.size):
+            return layer
+        return None
 
     def put_layer(self, key: str, record: LayerRecord) -> None:
-        """Record the layer with a key."""
+        """Record the layer with a key, as it was made here."""
         self._save(self.layer_path(key), LAYER.dump_json(KeptLayer(key=key, layer=record), indent=1))
 
+    def put_taken(self, key: str, record: LayerRecord) -> None:
+        """Record the layer with a key as a lock describes it, and as a cache has it.
+
+        `layer` does not return it: what one lock says of a layer means nothing to another lock.
+        """
+        self._save(self.taken_path(key), LAYER.dump_json(KeptLayer(key=key, layer=record), indent=1))
+
     def image(self, name: str) -> ImageRecord | None:
-        """Return the last image of a name; None if there is none, or a blob is missing or damaged."""
+        """Return the last image of a name; None if there is none, or a blob is missing or damaged.
+
+        Layers may be in a registry only, see `away`.
+        """
         record = _load(self.image_path(name), IMAGE)
         return record if record is not None and self._is_whole(record) else None
 
@@ -208,12 +293,19 @@ class Store:
         return (
             self.has_blob(record.manifest)
             and self.has_blob(record.config)
-            and all(self.has_blob(layer.record.digest, layer.record.size) for layer in record.layers)
+            and all(self.is_known(layer.record.digest, layer.record.size) for layer in record.layers)
         )
 
     def layer_keys(self) -> tuple[str, ...]:
         """Return the keys of all layers with a record, complete or not."""
-        names = (path.stem for path in (self.root / "layers").glob("*.json"))
+        return self._keys("layers")
+
+    def taken_keys(self) -> tuple[str, ...]:
+        """Return the keys of all layers that came from a cache."""
+        return self._keys("taken")
+
+    def _keys(self, folder: str) -> tuple[str, ...]:
+        names = (path.stem for path in (self.root / folder).glob("*.json"))
         return tuple(sorted(name for name in names if _HEX.fullmatch(name)))
 
     def image_names(self) -> tuple[str, ...]:
@@ -224,6 +316,10 @@ class Store:
     def layer_path(self, key: str) -> Path:
         """Return the path of a layer's record."""
         return self.root / "layers" / f"{_hex(key, key)}.json"
+
+    def taken_path(self, key: str) -> Path:
+        """Return the path of the record of a layer that came from a cache."""
+        return self.root / "taken" / self.layer_path(key).name
 
     def image_path(self, name: str) -> Path:
         """Return the path of an image's record."""
@@ -251,13 +347,18 @@ class Store:
     @contextlib.contextmanager
     def work(self) -> Iterator[Path]:
         """Yield a temporary folder on the store's file system, and remove it afterwards."""
-        with self.in_use():
-            with explained(self.root):
-                path = Path(tempfile.mkdtemp(dir=files.folder(self.root / "work"), prefix="work-"))
-            try:
-                yield path
-            finally:
-                remove_tree(path)
+        with self.in_use(), self.draft() as path:
+            yield path
+
+    @contextlib.contextmanager
+    def draft(self) -> Iterator[Path]:
+        """Do as `work`, for somebody who holds the store already."""
+        with explained(self.root):
+            path = Path(tempfile.mkdtemp(dir=files.folder(self.root / "work"), prefix="work-"))
+        try:
+            yield path
+        finally:
+            remove_tree(path)
 
     @contextlib.contextmanager
     def exclusive(self, key: str) -> Iterator[None]:
@@ -306,11 +407,11 @@ class Store:
         with files.flock(path, kind):
             yield
 
-    def _save(self, path: Path, data: bytes, *, durable: bool = False) -> None:
+    def _save(self, path: Path, data: bytes, *, durable: bool = False, is_alone: bool = False) -> None:
         if files.holds(path, data + b"\n"):
             files.touch(path)
             return
-        with self.work() as folder, explained(path):
+        with self.draft() if is_alone else self.work() as folder, explained(path):
             draft = folder / path.name
             with draft.open("xb") as file:
                 file.write(data + b"\n")
@@ -326,6 +427,11 @@ def _hex(text: str, named: str) -> str:
     if not _HEX.fullmatch(text):
         raise StoreError(f"{named!r} is not a sha256 digest")
     return text
+
+
+def _of_key(path: Path, key: str) -> LayerRecord | None:
+    kept = _load(path, LAYER)
+    return kept.layer if kept is not None and kept.key == key else None
 
 
 def _load(path: Path, adapter: TypeAdapter[_Record]) -> _Record | None:

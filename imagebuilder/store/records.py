@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -15,13 +15,17 @@ Size = Annotated[int, Field(ge=0)]
 
 @checked_dataclass(frozen=True, kw_only=True)
 class LayerRecord:
-    """A finished layer: digest and size of its blob, diffID and size of the tar inside, media type."""
+    """A finished layer: digest and size of its blob, diffID and size of the tar inside, media type.
+
+    `toc` is the digest of the table of contents in the blob, "" if it has none; see `layers.stargz`.
+    """
 
     digest: Digest
     diff_id: Digest
     size: Size
     unpacked: Size
     media_type: str
+    toc: Digest | Literal[""] = ""
 
     @property
     def is_empty(self) -> bool:
@@ -122,6 +126,54 @@ class KeptLayer:
     layer: LayerRecord
 
 
+@checked_dataclass(frozen=True, kw_only=True)
+class AwayBlob:
+    """A blob that a registry has: its size, and the repository, as `host/path`."""
+
+    size: Size
+    repository: str
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class Extent:
+    """A part of a download that a blob has too: where it begins in both, and its length, in bytes."""
+
+    start: Size
+    size: Size
+    blob: Digest
+    offset: Size
+
+    def overlaps(self, other: Extent) -> bool:
+        """Return whether both have a byte of the download."""
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+@checked_dataclass(frozen=True, kw_only=True)
+class SparseDownload:
+    """A download of which blobs have parts; `punched`: the file has holes there, see `store.sparse`."""
+
+    size: Size
+    punched: bool
+    extents: tuple[Extent, ...]
+
+    @property
+    def spared(self) -> int:
+        """The bytes that the file does not take on the disk."""
+        return sum(extent.size for extent in self.extents) if self.punched else 0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the extents are in order, do not overlap, and are inside of the file."""
+        position = 0
+        for extent in self.extents:
+            if extent.start < position:
+                return False
+            position = extent.start + extent.size
+        return position <= self.size
+
+
+AWAY = TypeAdapter(AwayBlob)
+SPARSE = TypeAdapter(SparseDownload)
 LAYER = TypeAdapter(KeptLayer)
 IMAGE = TypeAdapter(ImageRecord)
 INDEX = TypeAdapter(IndexRecord)
