@@ -19,6 +19,7 @@ from imagebuilder.catalog.model import (
     names_package,
     numbers,
 )
+from imagebuilder.catalog.own import OwnComponent
 from imagebuilder.catalog.select import VENV, Part, Selection, select
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Framework",
     "Launcher",
     "Limit",
+    "OwnComponent",
     "Part",
     "Probe",
     "Provider",

@@ -60,7 +60,9 @@ def _broken(selection: Selection, pins: Mapping[str, str]) -> Iterator[_Broken]:
         if name not in pins:
             continue
         for limit in component.limits:
-            if not matches(pins[name], limit.version):
+            entry = selection.recipe.compiles.get(name)
+            patched = limit.unless_patched and entry is not None and bool(entry.patches)
+            if patched or not matches(pins[name], limit.version):
                 continue
             for value in _values(selection.recipe, pins, limit.of):
                 if not _within(value, limit):

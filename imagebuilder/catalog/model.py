@@ -122,6 +122,9 @@ class Limit(Strict):
     least: Annotated[str, Field(description="The lowest version that works.")] = ""
     most: Annotated[str, Field(description="The highest version that works.")] = ""
     why: Annotated[str, Field(description="What would go wrong, as the end of a sentence.")]
+    unless_patched: Annotated[
+        bool, Field(description="A patch of this component's entry under `compile:` lifts the limit.")
+    ] = False
     strict: Annotated[bool, Field(description="False: `lock` prints a note, and it is not a conflict.")] = (
         True
     )
@@ -169,6 +172,15 @@ class Framework(Strict):
     launcher: Annotated[
         Launcher | None, Field(description="Program that starts its ranks, for the checks of a launcher.")
     ] = None
+    meets: Annotated[
+        str, Field(description="How its ranks meet, and what to know about that, in Markdown.")
+    ] = ""
+    frozen: Annotated[
+        str, Field(description="Since when, and why, upstream makes no more releases; empty if it does.")
+    ] = ""
+    addresses: Annotated[bool, Field(description="True if each rank has to know the addresses of all.")] = (
+        False
+    )
     payloads: Annotated[
         dict[str, str],
         Field(description="The checks that run with it, each with its script in `smoke/payload`."),
@@ -184,6 +196,9 @@ class Marks(Strict):
 
     env: Annotated[str, Field(description="Variable of its config that holds the version.")] = ""
     apt: Annotated[str, Field(description="Debian packages with this version, as a pattern: `a-*`.")] = ""
+    keeps: Annotated[
+        tuple[str, ...], Field(description="Variables whose value in the base's config wins over `env`.")
+    ] = ()
 
 
 class Component(Strict):
@@ -208,7 +223,10 @@ class Component(Strict):
         tuple[str, ...],
         Field(description="Components that its wheels load: their pins must match what its wheels require."),
     ] = ()
-    providers: Annotated[tuple[Provider, ...], Field(description="Ways to get it; the first match is used.")]
+    providers: Annotated[
+        tuple[Provider, ...],
+        Field(description="Ways to get it; the first match is used. Without any, it is always compiled."),
+    ] = ()
     build: Annotated[BuildSteps | None, Field(description="How to compile it from source.")] = None
     limits: Annotated[tuple[Limit, ...], Field(description="Versions of other things it works with.")] = ()
     env: Annotated[
@@ -233,7 +251,7 @@ class Component(Strict):
 
 @cache
 def load() -> dict[str, Component]:
-    """Read all components, once in a process; sorted by name.
+    """Read all shipped components, once in a process; sorted by name.
 
     Raises:
         InputError: a catalog file is wrong.
@@ -249,7 +267,7 @@ def load() -> dict[str, Component]:
 
 
 def names() -> frozenset[str]:
-    """Return what a recipe can pin, without reading the files: each is named after its component."""
+    """Return the shipped components, without reading the files: each is named after its component."""
     entries = resources.files(_PACKAGE).iterdir()
     return frozenset(entry.name.removesuffix(".yaml") for entry in entries if entry.name.endswith(".yaml"))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder.catalog.model import BuildSteps, Component, Provider, fill, kind, load, matches
+from imagebuilder.catalog.own import OwnComponent
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.recipe import Places, Recipe
 
@@ -83,11 +83,12 @@ class Selection:
 
     Attributes:
         recipe: the recipe.
-        components: the whole catalog, by name.
+        components: the shipped catalog and the recipe's own components, by name.
         parts: the components of the image, each with its chosen provider; sorted by name.
         places: the places of the recipe's keys, for messages.
         demands: what the recipe's requirement files ask for, by platform.
         package: the name and the build requirements of the user's own package, where the recipe has one.
+        patches: the texts of the recipe's patches, by file.
 
     """
 
@@ -97,6 +98,22 @@ class Selection:
     places: Places
     demands: Mapping[str, tuple[FileDemands, ...]] = field(default_factory=dict)
     package: Package | None = None
+    patches: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def own(self) -> dict[str, OwnComponent]:
+        """The components of the image that its recipe's folder describes, by name."""
+        parts = self.by_name
+        return {
+            name: each
+            for name, each in self.components.items()
+            if name in parts and isinstance(each, OwnComponent)
+        }
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The content of these components' files, as a lock has it."""
+        return {name: component.recorded for name, component in self.own.items()}
 
     @property
     def by_name(self) -> dict[str, Part]:
@@ -122,18 +139,27 @@ class Selection:
         recipe = self.recipe.model_copy(update={"pins": dict(pins)})
         return _chosen(replace(self, recipe=recipe, parts=()))
 
+    def with_devel(self) -> Selection:
+        """Choose again with `devel: true`, for what is compiled for GPUs.
+
+        Raises:
+            ConflictError: as `select` does.
+
+        """
+        return _chosen(replace(self, recipe=self.recipe.model_copy(update={"devel": True}), parts=()))
+
 
 def select(
     recipe: Recipe,
     places: Places | None = None,
-    demands: Mapping[str, tuple[FileDemands, ...]] = MappingProxyType({}),
+    components: Mapping[str, Component] | None = None,
 ) -> Selection:
     """Choose a provider for every component of the recipe.
 
     Args:
         recipe: the recipe.
         places: the places of its keys; None for a recipe that was not read from a file.
-        demands: what its requirement files ask for, by platform.
+        components: the shipped ones and the recipe's own, as `own.load` returns them; None for the shipped.
 
     Raises:
         ConflictError: some components are needed but not pinned, not available, or exclude each other. All
@@ -141,7 +167,8 @@ def select(
 
     """
     places = places or Places(recipe=recipe.name)
-    return _chosen(Selection(recipe=recipe, components=load(), parts=(), places=places, demands=demands))
+    known = load() if components is None else components
+    return _chosen(Selection(recipe=recipe, components=known, parts=(), places=places))
 
 
 def _chosen(asked: Selection) -> Selection:
@@ -162,7 +189,10 @@ def _chosen(asked: Selection) -> Selection:
         if name not in pins and not included:
             continue
         own = [*_needs_problems(asked, component, pins), *_build_problems(asked, component, pins)]
+        built = component.build if name in recipe.build or not component.providers else None
         provider = next((p for p in _allowed(asked, component) if _fits(p, pins)), None)
+        if built and (provider or not component.providers):
+            provider = _of_build(built)
         if provider is None:
             # If all its providers depend on a missing component, report only that component.
             for_others = {key for choice in component.providers for key in choice.when} - {name}
@@ -171,20 +201,50 @@ def _chosen(asked: Selection) -> Selection:
             missing.add(name)
         problems += own
         if provider is not None:
-            built = component.build if name in recipe.build else None
             chosen.append(
                 Part(
                     component=component,
                     pin=pins.get(name, "") or _implied(component, provider, pins),
-                    provider=_of_build(built) if built else provider,
+                    provider=provider,
                     built=built,
                     devel=recipe.devel,
                     site=_SITE.format(python=recipe.python_minor),
                 )
             )
+    problems += _compile_problems(asked, pins)
     if problems:
         raise ConflictError.of(problems)
     return replace(asked, parts=tuple(chosen))
+
+
+def _compile_problems(asked: Selection, pins: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the reasons why a package cannot be compiled for GPUs."""
+    recipe = asked.recipe
+    for index, entry in enumerate(recipe.compiled):
+        if not entry.cuda:
+            continue
+        where = asked.places.of("compile", index)
+        for name, there in (("cuda", "cuda" in pins), ("gcc", "gcc" in pins)):
+            if not there:
+                yield Problem(
+                    message=f"`{entry.name}` is compiled for GPUs, and `{name}` is not pinned",
+                    where=where,
+                    hint=f"add `{name}:` under `pins:`",
+                )
+        if not recipe.hosts.gpus:
+            yield Problem(
+                message=f"`{entry.name}` is compiled for GPUs, and the recipe does not say for which",
+                where=where,
+                hint='name them, as in hosts: {gpus: ["9.0"]}',
+            )
+        nvcc = next((p for p in asked.components["nvcc"].providers if _fits(p, dict(pins))), None)
+        if "cuda" in pins and not recipe.devel and not (nvcc and nvcc.wheel):
+            yield Problem(
+                message=f'`{entry.name}` is compiled for GPUs, and the wheels of cuda "{pins["cuda"]}" hold '
+                "no nvcc",
+                where=where,
+                hint='set cuda: "13.0", or `devel: true` for the nvcc of the suite',
+            )
 
 
 def _allowed(asked: Selection, component: Component) -> tuple[Provider, ...]:
@@ -258,10 +318,11 @@ def _needs_problems(asked: Selection, component: Component, pins: dict[str, str]
             hint=f'write the minor too, as in {like}: "{value}.0"',
         )
     for other in component.excludes:
-        if other in pins and name in pins and name < other:  # report each pair once
+        both = name in asked.components[other].excludes if other in asked.components else False
+        if other in pins and name in pins and (name < other or not both):  # report each pair once
+            why = "both bring `mpirun` and libmpi" if both else f"the catalog file of `{name}` excludes it"
             yield Problem(
-                message=f'{name} "{pins[name]}" and {other} "{pins[other]}" cannot be in one image: both '
-                "bring `mpirun` and libmpi",
+                message=f'{name} "{pins[name]}" and {other} "{pins[other]}" cannot be in one image: {why}',
                 where=where,
                 hint=f"drop `{name}:` or `{other}:`",
             )
@@ -270,9 +331,18 @@ def _needs_problems(asked: Selection, component: Component, pins: dict[str, str]
 def _build_problems(asked: Selection, component: Component, pins: dict[str, str]) -> Iterator[Problem]:
     """Yield the reasons why a component cannot be compiled as the recipe requests."""
     recipe, name, build = asked.recipe, component.name, component.build
-    if name not in recipe.build:
+    if name in recipe.build:
+        where = asked.places.of("build", recipe.build.index(name))
+    elif not component.providers:
+        where = asked.places.of("pins", name)
+    else:
         return
-    where = asked.places.of("build", recipe.build.index(name))
+    if recipe.image is not None and name not in recipe.build:
+        yield Problem(
+            message=f"`{name}` is compiled, in a root of a suite's packages: the base has to be a suite",
+            where=where,
+            hint="write `base: debian:trixie`",
+        )
     if build is None:
         able = ", ".join(other for other, entry in asked.components.items() if entry.build)
         yield Problem(

@@ -50,7 +50,7 @@ class About(Strict):
     """Labels `org.opencontainers.image.*` of the image, under the same names.
 
     Every image also has these: `title` and `version` (by default from the recipe's name and the lock),
-    `created` (the epoch, as all times in the image) and `base.name`.
+    `created` (the newest time in the lock) and `base.name`.
     """
 
     title: Annotated[Text, Field(description="Title of the image. Default: the recipe's name.")] = ""

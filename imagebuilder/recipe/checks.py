@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from imagebuilder.core import yamlfile
 from imagebuilder.core.model import Strict
+from imagebuilder.recipe.project import Folder
 
 METRIC_LINE = "imagebuilder-metric: "
 _LONGEST = 1_000
@@ -117,6 +118,13 @@ class Checks(Strict):
         Field(
             description="A command of your own, such as a short training, which must succeed on all nodes: "
             '`"python -m app.smoke"`, or `{command: ..., timeout: 600, metric: "accuracy >= 0.9"}`.'
+        ),
+    ] = None
+    tests: Annotated[
+        Folder | None,
+        Field(
+            description="A folder with pytest files of your own, relative to the recipe's. The smoke test "
+            "runs them on its own host, with testinfra's fixture `host` for every node."
         ),
     ] = None
 

@@ -27,12 +27,14 @@ class JobSetting:
         name: of the variable; `*` stands for any text.
         but: names that the pattern does not mean.
         why: why they belong to a job or a host.
+        empty: what an empty value does; an empty text if it does nothing.
 
     """
 
     name: str
     why: str
     but: tuple[str, ...] = ()
+    empty: str = ""
 
 
 class AllowedVariable(Strict):
@@ -53,17 +55,22 @@ class AllowedVariable(Strict):
 def load() -> tuple[JobSetting, ...]:
     """Return the list."""
     rows = yamlfile.read(_FILE).data
-    return tuple(JobSetting(name=row["name"], why=row["why"], but=tuple(row.get("but", ()))) for row in rows)
+    return tuple(
+        JobSetting(
+            name=row["name"], why=row["why"], but=tuple(row.get("but", ())), empty=row.get("empty", "")
+        )
+        for row in rows
+    )
 
 
-def reason(name: str) -> str:
-    """Say why a variable belongs to a job or a host; empty if it may be in an image.
+def reason(name: str, *, is_empty: bool = False) -> str:
+    """Say why a variable belongs to a job or a host; empty if it may be in an image (with an empty value).
 
-    >>> reason("RANK"), reason("NCCL_VERSION"), reason("PATH")
-    ("it is one rank's number", '', '')
+    >>> reason("RANK"), reason("NCCL_VERSION"), reason("PATH"), reason("RANK", is_empty=True)
+    ("it is one rank's number", '', '', '')
     """
     found = (each for each in load() if fnmatchcase(name, each.name) and name not in each.but)
-    return next((each.why for each in found), "")
+    return next((each.empty if is_empty else each.why for each in found), "")
 
 
 def of_parameter(line: str) -> str:
@@ -72,5 +79,5 @@ def of_parameter(line: str) -> str:
     >>> of_parameter(" btl_tcp_if_include = eth0 "), of_parameter("# btl_tcp_if_include = eth0")
     ('OMPI_MCA_btl_tcp_if_include', '')
     """
-    name, equals, _ = line.partition("=")
-    return f"OMPI_MCA_{name.strip()}" if equals and _PARAMETER.fullmatch(name.strip()) else ""
+    name, _, value = line.partition("=")
+    return f"OMPI_MCA_{name.strip()}" if value.strip() and _PARAMETER.fullmatch(name.strip()) else ""

@@ -20,6 +20,7 @@ from imagebuilder.errors import InputError
 from imagebuilder.recipe import tags
 from imagebuilder.recipe.annotations import About, Text
 from imagebuilder.recipe.checks import Checks
+from imagebuilder.recipe.compiled import Compile, Compiles
 from imagebuilder.recipe.jobsettings import AllowedVariable
 from imagebuilder.recipe.project import Copies, OwnPackage, PackageKey, WorkFolder
 from imagebuilder.recipe.proof import ProofPolicy
@@ -28,11 +29,18 @@ _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+:~-]+)?")
 # `packaging` also accepts spaces around a version and a `v` before it: a pin has neither.
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!_-]*")
-# A requirement by URL has an `@`, any other has none (PEP 508).
-_REQUIREMENT = r"\s*[A-Za-z0-9][^@]*"
+# A name, extras in brackets, then versions or a marker (PEP 508); only a requirement by URL has an `@`.
+_REQUIREMENT = r"\s*[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:\[[^@\]]*\]\s*)?(?:(?:[<>]|[=!~<>]=|\(|;)[^@]*)?"
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _PYTHON = re.compile(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?")
 _SUITE = re.compile(r"(debian|ubuntu):([a-z]+)")
+# Releases by their numbers, as people write them, and their suites.
+_RELEASES = {
+    "debian:12": "debian:bookworm",
+    "debian:13": "debian:trixie",
+    "ubuntu:22.04": "ubuntu:jammy",
+    "ubuntu:24.04": "ubuntu:noble",
+}
 _DRIVER = re.compile(r"[0-9]{3}(?:\.[0-9]{1,3}){1,2}")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -44,7 +52,7 @@ FIRST_FREE_PORT = 1024
 _NOT_RESOLVED = (
     *("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command"),
     *("checks", "proof"),
-    "allow_env",
+    *("allow_env", "compression"),
 )
 
 
@@ -57,34 +65,69 @@ def _must_match(pattern: re.Pattern[str], what: str, hint: str) -> Rule:
     return Rule(check, pattern.pattern)
 
 
-def _pin(value: str) -> str:
-    try:
-        Version(value)
-        plain = bool(_VERSION.fullmatch(value))
-    except InvalidVersion:
-        plain = False
-    if not plain:
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        better = re.sub(r"[^a-z0-9]+", "-", value[:_LONGEST_PATH].lower()).strip("-")
+        written = f": `{better}`" if better else ""
         raise yamlfile.Invalid(
-            f"`{yamlfile.printable(value)}` is not a version",
-            'give digits and dots, as in "12.8"; a pin cannot be a range',
+            f"`{yamlfile.printable(value)}` is not a name",
+            f"use lower-case letters, digits and single dashes{written}",
         )
     return value
 
 
-def _requirement(value: str) -> str:
+def _is_version(value: str) -> bool:
+    try:
+        Version(value)
+    except InvalidVersion:
+        return False
+    return bool(_VERSION.fullmatch(value))
+
+
+def _pin(value: str) -> str:
+    if not _is_version(value):
+        bare = re.sub(r"^\s*(?:[=<>~!]*|v)\s*|(?:\.\*)?\s*$", "", value)
+        raise yamlfile.Invalid(
+            f"`{yamlfile.printable(value)}` is not a version",
+            f'write "{bare}": a pin is one version or the beginning of one, not a range'
+            if _is_version(bare)
+            else 'give digits and dots, as in "12.8"; `imagebuilder update` moves pins to newer versions',
+        )
+    return value
+
+
+def requirement_problem(value: str) -> tuple[str, str] | None:
+    """Return message and hint about a text that is not a requirement on a package of an index, else None."""
     try:
         parsed = Requirement(value)
     except InvalidRequirement:
-        raise yamlfile.Invalid(
-            f"`{yamlfile.printable(value)}` is not a requirement", 'write it as in "mpi4py==4.1.1"'
-        ) from None
+        return f"`{yamlfile.printable(value)}` is not a requirement", _instead_of_requirement(value.strip())
     if parsed.url:
-        raise yamlfile.Invalid(
-            f"`{parsed.name}` is requested by URL",
-            "give a version instead: locks name files by checksum, never by URL "
-            "(put a wheel of your own into a wheel folder, see docs/how-to/site.md)",
+        hint = (
+            "give a version instead: locks name files by checksum, never by URL (put a wheel of your own "
+            "into a folder that `wheel_folders:` in a file for --site names)"
         )
+        return f"`{parsed.name}` is requested by URL", hint
+    return None
+
+
+def _requirement(value: str) -> str:
+    if problem := requirement_problem(value):
+        raise yamlfile.Invalid(*problem)
     return value
+
+
+def _instead_of_requirement(value: str) -> str:
+    """Say how to write what pip takes on its command line, but a list of requirements does not."""
+    if file := re.fullmatch(r"(?:-r|--requirement)[ =](\S+)", value):
+        return f'name the file under another key: `requirements: ["{yamlfile.printable(file[1])}"]`'
+    if value.startswith("-"):
+        return "options of pip do not work here; `extra_indexes:` in a file for --site names another index"
+    if value.startswith((".", "/", "git+", "http:", "https:")):
+        return "`project:` installs a package of your own; files are named by checksum, never by path or URL"
+    if equal := re.fullmatch(r"([A-Za-z0-9._-]+)\s*=\s*([0-9][^=]*)", value):
+        return f'write two `=`: "{equal[1]}=={yamlfile.printable(equal[2])}"'
+    return 'write it as in "mpi4py==4.1.1"'
 
 
 def kind_of_file(path: str) -> str:
@@ -116,12 +159,13 @@ def _requirement_path(value: str) -> str:
 def _base(value: str) -> str:
     if not _SUITE.fullmatch(value):
         shown = yamlfile.printable(value)
-        raise yamlfile.Invalid(
-            f"`{shown}` is not a base",
-            f'for an image from a registry write {{image: "{shown}"}}'
-            if {"/", "@"} & set(value) or re.search(r":[0-9]", value)
-            else 'write "debian:trixie" (a distribution and its suite)',
-        )
+        if release := _RELEASES.get(value):
+            hint = f'write "{release}"; or, for the image of that name, {{image: "{shown}"}}'
+        elif {"/", "@"} & set(value) or re.search(r":[0-9]", value):
+            hint = f'for an image from a registry write {{image: "{shown}"}}'
+        else:
+            hint = 'write a distribution and its suite, as in "debian:trixie" or "ubuntu:noble"'
+        raise yamlfile.Invalid(f"`{shown}` is not a base", hint)
     return value
 
 
@@ -156,7 +200,7 @@ def _sorted(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(values))
 
 
-Name = Annotated[str, _must_match(_NAME, "a name", "use lower-case letters, digits and single dashes")]
+Name = Annotated[str, Rule(_name, _NAME.pattern)]
 Pin = Annotated[str, Rule(_pin, _VERSION.pattern)]
 Package = Annotated[
     str, _must_match(_PACKAGE, "a Debian package", 'write its name, or name=version, as in "rdma-core"')
@@ -315,7 +359,7 @@ def _each_once(
 class Recipe(Strict):
     """One image: a base, a Python, pinned components, and other packages and settings."""
 
-    name: Annotated[Name, Field(description="Name of the image.")]
+    name: Annotated[Name, Field(description="Name of the image.", examples=["my-training"])]
     base: Annotated[
         Annotated[str, Rule(_base, _SUITE.pattern), Tag("<suite>")]
         | Annotated[RegistryImage, Tag("<image>")],
@@ -323,13 +367,14 @@ class Recipe(Strict):
         Field(
             description="Distribution and suite, bootstrapped from its archive: `debian:` bookworm, trixie "
             "or sid; `ubuntu:` jammy or noble. Or an image from a registry that is built on one of these: "
-            "`{image: ..., digest: ...}`."
+            "`{image: ..., digest: ...}`.",
+            examples=["debian:trixie"],
         ),
     ]
     python: Annotated[
         str,
         _must_match(_PYTHON, "a Python version", 'write it as in "3.13"'),
-        Field(description="Python of the image: major.minor, quoted."),
+        Field(description="Python of the image: major.minor, quoted.", examples=["3.13"]),
     ]
     platforms: Annotated[
         tuple[Annotated[str, Rule(_platform, "|".join(known_platforms.KNOWN))], ...],
@@ -386,6 +431,15 @@ class Recipe(Strict):
     pip: Annotated[
         tuple[Annotated[str, Rule(_requirement, _REQUIREMENT)], ...],
         Field(description="More Python packages, as requirements."),
+    ] = ()
+    compiled: Annotated[
+        Compiles,
+        Field(
+            alias="compile",
+            max_length=20,
+            description="Packages of `pip:` or `pins:` that the build compiles from their source "
+            "distributions, against the image's own torch, CUDA, MPI and Python.",
+        ),
     ] = ()
     requirements: Annotated[
         tuple[
@@ -467,6 +521,15 @@ class Recipe(Strict):
         ),
     ] = ()
 
+    compression: Annotated[
+        Literal["gzip", "zstd"],
+        Field(
+            description="How `push` packs the layers. `gzip` costs nothing, because wheels bring it, and "
+            "every runtime reads it. `zstd` is smaller, pulls faster, and is packed once, at the push; old "
+            "runtimes do not read it."
+        ),
+    ] = "gzip"
+
     @model_validator(mode="after")
     def _package_once(self) -> Recipe:
         files = {posixpath.normpath(entry.file) for entry in self.requirement_files[: len(self.requirements)]}
@@ -476,6 +539,11 @@ class Recipe(Strict):
                 "remove it from `requirements:`; its extras and groups go under `project:`",
             )
         return self
+
+    @property
+    def compiles(self) -> dict[str, Compile]:
+        """The entries of `compile:` by the names of their packages."""
+        return {entry.name: entry for entry in self.compiled}
 
     @property
     def distribution(self) -> str:
@@ -537,7 +605,7 @@ class Recipe(Strict):
             },
         )
         # Keys that most recipes do not use count only if they are used.
-        for key in ("build", "devel", "fabric", "providers", "requirements", "project"):
+        for key in ("build", "devel", "fabric", "providers", "requirements", "project", "compiled"):
             if not asked[key]:
                 del asked[key]
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))

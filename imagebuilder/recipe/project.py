@@ -49,6 +49,9 @@ def _from(value: str) -> str:
     return plain
 
 
+Folder = Annotated[str, Rule(_from, _FOLDER)]
+
+
 def _absolute(value: str) -> str:
     shown = yamlfile.printable(value)
     if not value.startswith("/"):
@@ -89,8 +92,7 @@ class Copy(Strict):
     """
 
     source: Annotated[
-        str,
-        Rule(_from, _FOLDER),
+        Folder,
         Field(
             alias="from",
             description="The folder, relative to the recipe's: `../src`, or `..` for all of the project.",
@@ -107,8 +109,7 @@ class OwnPackage(Strict):
     """
 
     source: Annotated[
-        str,
-        Rule(_from, _FOLDER),
+        Folder,
         Field(alias="from", description="The folder with pyproject.toml, relative to the recipe's: `..`."),
     ]
     extras: Annotated[tuple[str, ...], Field(description="Names of its extras.")] = ()
@@ -145,7 +146,7 @@ def _kind_of_package(value: object) -> str:
 
 
 PackageKey = Annotated[
-    Annotated[str, Rule(_from, _FOLDER), Tag("<folder>")] | Annotated[OwnPackage, Tag("<package>")],
+    Annotated[Folder, Tag("<folder>")] | Annotated[OwnPackage, Tag("<package>")],
     Discriminator(_kind_of_package),
 ]
 Copies = Annotated[tuple[Copy, ...], AfterValidator(_apart)]

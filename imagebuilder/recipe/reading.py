@@ -56,8 +56,21 @@ _RENAMES = {
     "waivers": "not_secret",
     "cmd": "command",
     "files": "copy",
+    "compiled": "compile",
+    "extensions": "compile",
     "copies": "copy",
     "working_dir": "workdir",
+}
+
+
+# Names that people write under `pip:`, and what they mean by them. The packages that the index has under
+# these names are empty, abandoned or somebody else's.
+_PACKAGES = {
+    "pytorch": "torch",
+    "sklearn": "scikit-learn",
+    "tensorflow-gpu": "tensorflow",
+    "cv2": "opencv-python-headless",
+    "pil": "pillow",
 }
 
 
@@ -126,10 +139,12 @@ def with_pins(path: Path, moved: Mapping[str, tuple[str, str]]) -> str:
 def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.KeyProblem]:
     yield from _pin_problems(document, components)
     yield from _repeated(document)
+    yield from _renamed_packages(document, components)
     yield from _env_problems(document)
     yield from _allowed_problems(document)
     yield from _tag_problems(document)
     yield from _reviewed_twice(document)
+    yield from _compile_problems(document)
     for name in _mapping(document, "labels"):
         if not LABEL.fullmatch(name) or name.startswith((label_names.OWN, label_names.OCI)):
             yield document.problem(
@@ -185,6 +200,30 @@ def _pin_problems(document: yamlfile.Document, components: frozenset[str]) -> It
                 )
 
 
+def _compile_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
+    entries = _sequence(document, "compile")
+    if entries and isinstance(document.data.get("base"), dict):
+        yield document.problem(
+            ("compile",),
+            "packages are compiled in a root of a suite's packages, so the base has to be a suite",
+            "write `base: debian:trixie`, or put a wheel into a folder under `wheel_folders:` of a site file",
+        )
+    asked = {_package_of(item) for item in _sequence(document, "pip") if isinstance(item, str)}
+    for i, entry in enumerate(entries):
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or canonicalize_name(name) in asked | set(_mapping(document, "pins")):
+            continue
+        yield document.problem(
+            ("compile", i, "name"),
+            f"`{yamlfile.printable(name)}` is compiled, and nothing asks for it",
+            "add it under `pip:`, with its version",
+        )
+
+
+def _package_of(requirement: str) -> str:
+    return canonicalize_name(re.split(r"[=<>!~\[; ]", requirement.strip(), maxsplit=1)[0])
+
+
 def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
     for key in ("apt", "pip", "override", "build", "tags", "platforms"):
         seen: dict[str, int] = {}
@@ -202,29 +241,52 @@ def _repeated(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
             seen.setdefault(word, i)
 
 
+def _renamed_packages(
+    document: yamlfile.Document, components: frozenset[str]
+) -> Iterator[yamlfile.KeyProblem]:
+    for i, item in enumerate(_sequence(document, "pip")):
+        word = (
+            canonicalize_name(re.split(r"[=<>!~\[; ]", item.strip(), maxsplit=1)[0])
+            if isinstance(item, str)
+            else ""
+        )
+        if meant := _PACKAGES.get(word):
+            hint = f"pin `{meant}` under `pins:`" if meant in components else f"write `{meant}`"
+            yield document.problem(("pip", i), f"`{word}` is not the package that is meant", hint)
+
+
 def _env_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:
     allowed = _allowed(document)
-    for name in _mapping(document, "env"):
-        if not _ENV_NAME.fullmatch(name):
-            yield document.problem(
-                ("env", name), f"`{name}` is not a variable's name", "use letters, digits and `_`"
-            )
-        elif name in RESERVED_ENV:
-            yield document.problem(
-                ("env", name), f"`{name}` belongs to the image", "leave it out of the recipe"
-            )
-        elif _SECRET_ENV.search(name):
-            yield document.problem(
-                ("env", name),
-                f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
-                "give it to the container when it starts",
-            )
-        elif name not in allowed and (why := jobsettings.reason(name)):
-            yield document.problem(
-                ("env", name),
-                f"`{name}` belongs to a job or a host, not to an image: {why}",
-                f"give it to the job, or allow it: `allow_env: [{{name: {name}, reason: ...}}]`",
-            )
+    for name, value in _mapping(document, "env").items():
+        if problem := env_problem(name, is_allowed=name in allowed, is_empty=value == ""):
+            yield document.problem(("env", name), *problem)
+
+
+def env_problem(name: str, *, is_allowed: bool = False, is_empty: bool = False) -> tuple[str, str] | None:
+    """Return message and hint about a variable that an image must not set; None if it may.
+
+    Args:
+        name: the variable's name.
+        is_allowed: whether the recipe gives a reason for setting what belongs to a job or a host.
+        is_empty: whether its value is empty.
+
+    """
+    if not _ENV_NAME.fullmatch(name):
+        return f"`{name}` is not a variable's name", "use letters, digits and `_`"
+    if name in RESERVED_ENV:
+        return f"`{name}` belongs to the image", "leave it out of the recipe"
+    if _SECRET_ENV.search(name):
+        return (
+            f"`{name}` looks like a secret, and everyone who pulls the image can read `env`",
+            "give it to the container when it starts",
+        )
+    why = "" if is_allowed else jobsettings.reason(name, is_empty=is_empty)
+    if why:
+        return (
+            f"`{name}` belongs to a job or a host, not to an image: {why}",
+            f"give it to the job, or allow it: `allow_env: [{{name: {name}, reason: ...}}]`",
+        )
+    return None
 
 
 def _allowed_problems(document: yamlfile.Document) -> Iterator[yamlfile.KeyProblem]:

@@ -23,9 +23,9 @@ _SHA256 = re.compile(r"sha256:([0-9a-f]{64})")
 _LONGEST = 2_000
 _LIKE_A_PLACE = re.compile(r"(?i)://|^git\+|^[./~]|^file:|[\\/]|\.(?:whl|zip|tar\.gz)$")
 BY_PLACE = "is asked for by URL or path"
+WHEEL_FOLDER = "a folder that `wheel_folders:` in a file for --site names"
 NAME_A_VERSION = (
-    "write a version instead: a lock names no URL or path (put your own wheel into a wheel folder, "
-    "see docs/how-to/site.md)"
+    f"write a version instead: a lock names no URL or path (put your own wheel into {WHEEL_FOLDER})"
 )
 
 

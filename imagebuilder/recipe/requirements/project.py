@@ -10,7 +10,7 @@ from packaging.utils import NormalizedName, canonicalize_name
 
 from imagebuilder.core.yamlfile import nearest, printable
 from imagebuilder.errors import Problem
-from imagebuilder.recipe.requirements.demand import Found, Wrong, demand, of_python
+from imagebuilder.recipe.requirements.demand import WHEEL_FOLDER, Found, Wrong, demand, of_python
 from imagebuilder.recipe.requirements.source import Asked, Text
 
 _LOCK_INSTEAD = "name the project's uv.lock instead, which already applies it"
@@ -144,7 +144,7 @@ class _Project:
             kinds = set(item) & {"git", "url", "path", "workspace"} if isinstance(item, dict) else set()
             if kinds:
                 message = f"`{name}` comes from {'/'.join(sorted(kinds))} by [tool.uv.sources]"
-                raise Wrong(place, message, "put its wheel into a wheel folder, see docs/how-to/site.md")
+                raise Wrong(place, message, f"put its wheel into {WHEEL_FOLDER}")
 
     def _unknown(self, kind: str, name: str, known: Mapping[str, object]) -> Problem:
         listed = f"there is {', '.join(sorted(known))}" if known else f"it has no {kind}s"

@@ -12,7 +12,15 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from imagebuilder.core.yamlfile import nearest, printable
-from imagebuilder.recipe.requirements.demand import Found, Wrong, counts, of_python, pinned, sha256
+from imagebuilder.recipe.requirements.demand import (
+    WHEEL_FOLDER,
+    Found,
+    Wrong,
+    counts,
+    of_python,
+    pinned,
+    sha256,
+)
 from imagebuilder.recipe.requirements.project import table
 from imagebuilder.recipe.requirements.source import Asked, Text
 
@@ -91,7 +99,7 @@ class _Walk:
             listed = printable("/".join(sorted(map(str, kinds)))) or "nowhere"
             raise Wrong(
                 place, f"`{name}` comes from {listed}, not from an index",
-                "put its wheel into a wheel folder, see docs/how-to/site.md, and lock it without that source",
+                f"put its wheel into {WHEEL_FOLDER}, and lock it without that source",
             )  # fmt: skip
         files = [*_tables(package.get("wheels")), *_tables([package.get("sdist")])]
         hashes = {sha256(str(item["hash"]), place) for item in files if "hash" in item}
