@@ -1,6 +1,7 @@
 """The lock: the exact bytes for a recipe on one platform. `lock.file` reads and writes it.
 
-A lock names files by name, size and sha256, never by URL, host or date, so it holds behind any mirror.
+A lock names files by name, size and sha256, never by URL or host, so it holds behind any mirror. It also says
+which state of each package archive the packages are from.
 """
 
 from __future__ import annotations
@@ -13,18 +14,30 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     FailFast,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
 )
 
+from imagebuilder.core import times
 from imagebuilder.core.model import Strict
 from imagebuilder.errors import LockError
 
 # The first line of the text that a lock's checksum hashes. It stays when the file's format changes, because
 # tags and labels contain the checksum: the same bytes must keep the same checksum.
 _HASHED = ' "format": 1'
+
+
+def _time(value: str) -> str:
+    if times.normal(times.seconds(value)) != value:
+        raise ValueError("is not a time as in 2026-11-21T00:53:03Z")
+    return value
+
+
+# Fields that a lock leaves out if they are empty: most have none of them.
+_OPTIONAL = ("archives", "builds", "catalog", "image", "layers", "project", "requirements")
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -34,6 +47,8 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+~%!-]*$", ma
 # These texts end up in commands, file names and terminals, so none of them can be a path, an option or an
 # escape. Names of components follow those of Debian packages: Policy 5.6.1 and 5.6.12.
 WheelName = Annotated[str, Field(pattern=r"^[a-z0-9]+(?:-[a-z0-9]+)*$", max_length=200)]
+# The name of a component, and of its file beside a recipe.
+OwnName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+-]{0,62}$")]
 DebName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]*$", max_length=200)]
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+:~!_-]*$", max_length=200)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=255)]
@@ -42,6 +57,11 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=
 Printed = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=32_768)]
 # Of the user's own package: they go to uv, a line each.
 Requirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9][^\x00-\x1f\x7f#@\\]*$", max_length=500)]
+# When the Release file of each archive was written, by suite, or by name for an archive of others.
+Archives = dict[
+    Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=255)],
+    Annotated[str, AfterValidator(_time)],
+]
 PoolPath = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](?:/?[A-Za-z0-9_+~%:-][A-Za-z0-9._+~%:-]*)*$")]
 
 
@@ -108,6 +128,7 @@ class BaseImage(Strict):
         name: its name in the recipe, without a digest.
         digest: digest of this platform's manifest.
         index: digest of the image index that listed it; "" for an image without an index.
+        created: the time in its config; "" if it states none.
         user: the user in its config; "" for root.
         env, labels: variables and labels in its config.
         accounts: its users with ids from 1000 on, and their ids.
@@ -120,6 +141,7 @@ class BaseImage(Strict):
     name: Word
     digest: Digest
     index: Digest | Literal[""] = ""
+    created: Annotated[str, AfterValidator(_time)] | Literal[""] = ""
     user: Printed = ""
     env: dict[Variable, Printed]
     labels: dict[Word, Printed]
@@ -163,27 +185,63 @@ class Source(Strict):
         return {key: value for key, value in write(self).items() if key != "upstream" or value}
 
 
+class LockedPatch(Strict):
+    """A patch of the recipe: its file there, its checksum, and its text."""
+
+    file: Printed
+    sha256: Sha256
+    text: Annotated[str, Field(max_length=1 << 20)]
+
+
+class Compiled(Strict):
+    """What makes a build one of `compile:`: a Python package's source becomes a wheel.
+
+    Attributes:
+        depends: what the installed package requires on this platform, as its source says, without markers.
+        requires: its build requirements, those of the recipe included.
+        against: wheels of the image that it is compiled with, by name; `wheels` of the build are the others.
+        beside: more wheels of the image, which it needs when it is imported.
+        patches: changes to its source, in this order.
+
+    """
+
+    depends: tuple[Requirement, ...]
+    requires: tuple[Requirement, ...]
+    against: tuple[WheelName, ...]
+    beside: tuple[WheelName, ...]
+    patches: tuple[LockedPatch, ...] = ()
+
+
 class Build(Strict):
     """How a component is compiled: its sources, and the root file system for the compiler.
 
     Attributes:
         component: the pin.
         version: its full version.
+        archives: as in `Lock`, for `debs` and for Debian's sources.
         packages: the requested Debian packages, without their dependencies.
         system: packages of the root that the image has too, by their names in the lock's `debs`.
         debs: packages of the root that the image does not have.
         wheels: Python packages installed only while it compiles.
         sources: the source archives.
+        compiled: for a package of `compile:`, whose `component` is its name.
 
     """
 
     component: DebName
     version: Version
+    archives: Archives = Field(default_factory=dict)
     packages: tuple[str, ...]
     system: tuple[DebName, ...]
     debs: Annotated[tuple[Deb, ...], FailFast()]
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
     sources: Annotated[tuple[Source, ...], FailFast()]
+    compiled: Compiled | None = None
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `compiled` out if there is none."""
+        return {key: value for key, value in write(self).items() if key != "compiled" or value}
 
 
 class ProjectBuild(Strict):
@@ -202,13 +260,14 @@ class ProjectBuild(Strict):
 
 
 class KnownLayer(Strict):
-    """Digest, diffID and sizes of a layer that an earlier build made.
+    """Digest, diffID and sizes of a layer that an earlier build made. An empty layer has the size 0.
 
     Attributes:
         key: the key of the plan's layer: a hash of everything that determines its bytes.
         digest: of the compressed blob.
         diff_id: digest of the tar inside.
         size, unpacked: bytes of the blob and of the tar.
+        toc: digest of the blob's table of contents, by which engines fetch single files; "" without one.
 
     """
 
@@ -217,6 +276,12 @@ class KnownLayer(Strict):
     diff_id: Digest
     size: Size
     unpacked: Size
+    toc: Digest | Literal[""] = ""
+
+    @model_serializer(mode="wrap")
+    def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `toc` out if it is empty."""
+        return {key: value for key, value in write(self).items() if key != "toc" or value}
 
 
 class Override(Strict):
@@ -255,12 +320,15 @@ class Lock(Strict):
         python: major.minor.
         pins: component and full version, of every component in the image.
         packages: the requested Debian packages; `debs` are these and their dependencies.
+        archives: the state of the package archives that has `debs`.
         requirements: what the recipe's requirement files asked for.
         overrides: pins forced against metadata.
         wheels, debs: sorted by name.
         builds: components to compile, each after those that it is compiled against.
         project: what the user's own package is built with, if the recipe has one.
-        layers: digests of layers made before. They follow from the rest, so the checksum leaves them out.
+        catalog: the components that the recipe's own folder describes, each with its file's content.
+        layers: the layers that recipe and lock give, as an earlier build made them. They follow from the
+            rest, so the checksum leaves them out.
 
     """
 
@@ -272,12 +340,14 @@ class Lock(Strict):
     python: Version
     pins: dict[DebName, Version]
     packages: tuple[str, ...]
+    archives: Archives = Field(default_factory=dict)
     requirements: Annotated[tuple[RequirementSet, ...], FailFast()] = ()
     overrides: tuple[Override, ...] = ()
     wheels: Annotated[tuple[Wheel, ...], FailFast()]
     debs: Annotated[tuple[Deb, ...], FailFast()]
     builds: Annotated[tuple[Build, ...], FailFast()] = ()
     project: ProjectBuild | None = None
+    catalog: dict[OwnName, dict[str, Any]] = Field(default_factory=dict)
     layers: Annotated[tuple[KnownLayer, ...], FailFast()] = ()
 
     @property
@@ -288,6 +358,23 @@ class Lock(Strict):
             files += (*build.debs, *build.wheels, *build.sources)
         files += self.project.wheels if self.project else ()
         return tuple({item.sha256: item for item in files}.values())
+
+    @property
+    def created(self) -> str:
+        """The newest time that the lock records, which is the image's; the epoch if it records none."""
+        states = (self.archives, *(build.archives for build in self.builds))
+        stated = [time for state in states for time in state.values()]
+        return max((times.EPOCH, *stated, *([self.image.created] if self.image else [])))
+
+    @property
+    def compiled(self) -> dict[str, Build]:
+        """The packages that are compiled to wheels, by name."""
+        return {build.component: build for build in self.builds if build.compiled}
+
+    @property
+    def depends(self) -> tuple[str, ...]:
+        """What these packages require of the image's wheels."""
+        return tuple(text for build in self.builds if build.compiled for text in build.compiled.depends)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -337,11 +424,11 @@ def path_for(recipe: Path) -> Path:
 def rows(lock: Lock, *, leave_out: Collection[str] = ()) -> list[str]:
     """Write each field of a lock as `"key": value`, in the order of the model, one package a line.
 
-    Empty `builds`, `image`, `layers`, `project` and `requirements` are left out.
+    Those of `_OPTIONAL` are left out if they are empty.
     """
     written = []
     for key, value in lock.model_dump(mode="json", exclude=set(leave_out)).items():
-        if key in ("builds", "image", "layers", "project", "requirements") and not value:
+        if key in _OPTIONAL and not value:
             continue
         if key == "builds":
             builds = ",\n".join(f"  {_dump_build(row)}" for row in value)

@@ -7,6 +7,7 @@ in which the resolver writes it. `resolve.agreement` compares a lock with its re
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from imagebuilder.core import platforms, wheeltags
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import LockError, Problem
 from imagebuilder.lock import model as locks
-from imagebuilder.lock.model import BaseImage, Build, Deb, Lock, ProjectBuild, Source, Wheel
+from imagebuilder.lock.model import BaseImage, Build, Compiled, Deb, Lock, ProjectBuild, Source, Wheel
 
 _PYTHON = re.compile(r"3\.[0-9]{1,2}")
 _BASE = re.compile(r"[a-z]+:[a-z]+")
@@ -185,6 +186,25 @@ def _build(key: str, build: Build, lock: Lock) -> Problems:
     for number, source in enumerate(build.sources):
         if message := _source(source):
             yield f"{key}.sources[{number}]", message
+    if build.compiled:
+        yield from _compiled(key, build, build.compiled, lock)
+
+
+def _compiled(key: str, build: Build, compiled: Compiled, lock: Lock) -> Problems:
+    there = {wheel.name for wheel in lock.wheels}
+    for field in ("against", "beside"):
+        names = getattr(compiled, field)
+        yield from _sorted(f"{key}.compiled.{field}", names)
+        for name in sorted(set(names) - there):
+            yield f"{key}.compiled.{field}", f"names `{name}`, which is not among the wheels of the lock"
+    for wheel in build.wheels:
+        if wheel.name in compiled.against:
+            yield f"{key}.wheels", f"has `{wheel.name}`, which is compiled against in the image's version"
+    if build.component in there:
+        yield "wheels", f"has `{build.component}`, which is compiled"
+    for number, patch in enumerate(compiled.patches):
+        if hashlib.sha256(patch.text.encode()).hexdigest() != patch.sha256:
+            yield f"{key}.compiled.patches[{number}]", f"the text is not that of {patch.file}"
 
 
 def _project(project: ProjectBuild, lock: Lock) -> Problems:

@@ -10,7 +10,7 @@ everything that recipe and catalog determine is computed again and compared. Wha
 | `inputs` | checksum of recipe and catalog (`lock.file.require_in_step`) |
 | `recipe` | the recipe's name |
 | `base`, `image.name`, `image.digest` or `image.index` | the recipe's base, and the digest if it has one |
-| `image.layers`, `env`, `labels`, `user` | the registry's manifest and config, at the build |
+| `image.layers`, `env`, `labels`, `user`, `created` | the registry's manifest and config, at the build |
 | `image.packages`, `accounts`, `archives` | the layers of the base, at the build |
 | `pins` | computed from the packages, and within the recipe's pins |
 | `packages` | those that recipe and catalog request, each among the installed |
@@ -20,8 +20,11 @@ everything that recipe and catalog determine is computed again and compared. Wha
 | `wheels[].component` | requirements; those of METADATA at the build (`closure`) |
 | `debs[].name`, `version`, `architecture`, `path` | each other (`lock.rules`), pins; the control file |
 | `debs[].archive` | the archives of the base and of the catalog |
+| `archives` | the lock decides: they date the image, and say which snapshot to ask |
 | an extra or missing package | METADATA and control files at the build (`closure`, `layers.system.debs`) |
+| `catalog` | the files in the recipe's folder `catalog` |
 | `builds` | components that the recipe compiles, their requests in the catalog |
+| `builds[].compiled` | the recipe's `compile:`, its patches; what the source requires, at the build |
 | `project.name`, `requires` | the pyproject.toml of the user's package |
 | `project.wheels` | its build requirements; METADATA at the build (`closure`) |
 | `layers[].key` | keys of the plan; its digest by the bytes, its diffID by `build --verify` |
@@ -36,10 +39,10 @@ from dataclasses import replace
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from imagebuilder import catalog
-from imagebuilder import plan as plans
 from imagebuilder.catalog import Selection
 from imagebuilder.core import platforms
 from imagebuilder.debian import suites
@@ -49,7 +52,7 @@ from imagebuilder.lock import model as locks
 from imagebuilder.lock.model import Build, Lock, RequirementSet, Wheel
 from imagebuilder.recipe import Recipe
 from imagebuilder.resolve import archivepins, basefit, debpins
-from imagebuilder.resolve.request import ArchivePin, BuildRequest, Request, request
+from imagebuilder.resolve.request import ArchivePin, BuildRequest, CompileRequest, Request, request
 
 OF_PYTHON = "python"  # the component of wheels that no other component requires
 
@@ -84,14 +87,15 @@ def pin_versions(selection: Selection, lock: Lock) -> dict[str, str]:
     """
     debs = {package.name: package.version for package in lock.installed}
     wheels = {wheel.name: wheel.version for wheel in lock.wheels}
-    versions = {build.component: build.version for build in lock.builds}
+    versions = {build.component: build.version for build in lock.builds if not build.compiled}
+    compiled = {name: build.version for name, build in lock.compiled.items()}
     for part in selection.parts:
         provider, name = part.provider, part.component.name
         if part.built:
             continue
         if provider.wheel:
             package = canonicalize_name(catalog.fill(provider.wheel, part.pin))
-            version = wheels.get(package)
+            version = compiled.get(package, wheels.get(package))
         else:
             version = debs.get(catalog.fill(provider.real, part.pin) or part.apt[0])
             version = debversion.upstream(version) if version else None
@@ -129,15 +133,13 @@ def _problems(selection: Selection, lock: Lock) -> Problems:
     yield from _packages(lock, wanted)
     yield from _archives(lock, wanted)
     yield from _files(recipe, lock, wanted)
-    yield from _required("wheels", lock.wheels, wanted.of_wheels, lock)
+    yield from _required("wheels", lock.wheels, (*wanted.of_wheels, *lock.depends), lock)
     yield from _components("wheels", lock.wheels, wanted.components)
     yield from _overrides(lock, wanted)
     yield from _builds(lock, wanted)
     yield from _project(lock, wanted)
-    known = {layer.key for layer in plans.wheel_layers(lock)} if lock.layers else set()
-    for number, layer in enumerate(lock.layers):
-        if layer.key not in known:
-            yield f"layers[{number}].key", "is not the key of a layer of this lock"
+    if lock.catalog != selection.recorded:
+        yield "catalog", "is not what the files in the recipe's folder `catalog` say"
 
 
 def _head(recipe: Recipe, lock: Lock, wanted: Request) -> Problems:
@@ -315,8 +317,32 @@ def _project(lock: Lock, wanted: Request) -> Problems:
     yield from _components("project.wheels", has.wheels, {})
 
 
+def fits(build: Build, asked: BuildRequest) -> bool:
+    """Return whether a build is of the kind and the version that a recipe asks for."""
+    if isinstance(asked, CompileRequest):
+        return build.compiled is not None and SpecifierSet(asked.value).contains(
+            build.version, prereleases=True
+        )
+    return build.compiled is None and catalog.matches(build.version, asked.value)
+
+
+def _compiled(key: str, build: Build, asked: CompileRequest, lock: Lock) -> Problems:
+    compiled = build.compiled
+    if compiled is None:
+        return
+    if tuple((patch.file, patch.sha256) for patch in compiled.patches) != asked.patches:
+        yield f"{key}.compiled.patches", "are not those of the recipe"
+    if not set(asked.wheels) <= set(compiled.requires):
+        yield f"{key}.compiled.requires", "lacks what the recipe names under `requires`"
+    against = tuple(wheel for wheel in lock.wheels if wheel.name in compiled.against)
+    yield from _required(f"{key}.wheels", (*against, *build.wheels), compiled.requires, lock)
+    for number, wheel in enumerate(build.wheels):
+        if wheel.name in asked.matched and any(wheel.name == other.name for other in lock.wheels):
+            yield f"{key}.wheels[{number}]", f"has {wheel.name}, and it has to be the image's own"
+
+
 def _build(key: str, build: Build, asked: BuildRequest, lock: Lock) -> Problems:
-    if not catalog.matches(build.version, asked.value):
+    if not fits(build, asked):
         yield f"{key}.version", f'is {build.version}, and the recipe asks for "{asked.value}"'
     if build.packages != asked.packages:
         yield f"{key}.packages", "is not what recipe and catalog ask for"
@@ -329,7 +355,10 @@ def _build(key: str, build: Build, asked: BuildRequest, lock: Lock) -> Problems:
     for number, deb in enumerate(build.debs):
         if deb.archive:
             yield f"{key}.debs[{number}].archive", f"a suite has no archive {deb.archive}"
-    yield from _required(f"{key}.wheels", build.wheels, asked.wheels, lock)
+    if isinstance(asked, CompileRequest):
+        yield from _compiled(key, build, asked, lock)
+    else:
+        yield from _required(f"{key}.wheels", build.wheels, asked.wheels, lock)
     yield from _components(f"{key}.wheels", build.wheels, {})
     if len(build.sources) != 1 or not _is_source(build, asked, lock):
         yield f"{key}.sources", f"is not the one source of {build.component} {build.version}"

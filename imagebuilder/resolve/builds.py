@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,14 +12,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagebuilder import catalog
-from imagebuilder.catalog import Component, upstream
+from imagebuilder.catalog import Component, OwnComponent, upstream
 from imagebuilder.catalog.upstream import Upstream
 from imagebuilder.debian import suites, versions
 from imagebuilder.errors import ConflictError, FetchError, Problem
 from imagebuilder.host.site import Site
-from imagebuilder.lock.model import Build, Deb, Source
+from imagebuilder.lock.model import Archives, Build, Deb, Lock, Source
 from imagebuilder.resolve import debian, python, wheelfile
-from imagebuilder.resolve.request import BuildRequest, Request
+from imagebuilder.resolve.request import BuildRequest, CompileRequest, Request
 from imagebuilder.resolve.uv import File, Target, UnsolvableError, sdist
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ def resolve_builds(
     problems: list[Problem] = []
     builds = []
     for asked in request.builds:
+        if isinstance(asked, CompileRequest):
+            continue
         old = kept.get(asked.component)
         moves = upgrade is not None and (not upgrade or asked.component in upgrade)
         if old and not moves and _fits(old, asked, debs):
@@ -81,21 +84,24 @@ def locate_sdists(
             file = None
         if file is None or (file.sha256 and file.sha256 != source.sha256):
             raise FetchError(
-                f"the package index does not have {source.file}, or other bytes under that name",
-                hint="name an index or folder that has it in --site, or run imagebuilder lock --upgrade",
+                f"the package index no longer has {source.file}, or has other bytes under that name",
+                hint=python.GONE,
             )
         urls[source.sha256] = (file.url,)
     return urls
 
 
-def locate_upstream(sources: Sequence[Source], site: Site) -> dict[str, tuple[str, ...]]:
+def locate_upstream(sources: Sequence[Source], lock: Lock, site: Site) -> dict[str, tuple[str, ...]]:
     """Return the URLs of upstream's own archives by sha256, the site's first. Makes no requests.
+
+    The catalog's come from the shipped files, and from those of the recipe's folder that the lock records.
 
     Raises:
         FetchError: neither the catalog nor the site file has a URL for one.
 
     """
-    known = [*site.sources, *_upstreams(catalog.load())]
+    own = {name: OwnComponent.model_validate_json(json.dumps(each)) for name, each in lock.catalog.items()}
+    known = [*site.sources, *_upstreams({**catalog.load(), **own})]
     urls = {
         source.sha256: tuple(
             dict.fromkeys(place.url for _, _, place in known if place.sha256 == source.sha256)
@@ -137,8 +143,8 @@ def _fits(build: Build, asked: BuildRequest, debs: Sequence[Deb]) -> bool:
 
 def _resolve(asked: BuildRequest, request: Request, debs: Sequence[Deb], site: Site) -> Build:
     glibc = debian.glibc(debs)
-    version, source = _source(asked, request, glibc, site)
-    root = debian.resolve_root(request, asked.packages, debs, site)
+    version, source, source_archives = _source(asked, request, glibc, site)
+    root, archives = debian.resolve_root(request, asked.packages, debs, site)
     image = {deb.sha256 for deb in debs}
     alone = replace(
         request, wheel_pins=(), requirements=asked.wheels, pip=(), owners=(), overrides=(), builds=()
@@ -147,6 +153,7 @@ def _resolve(asked: BuildRequest, request: Request, debs: Sequence[Deb], site: S
     return Build(
         component=asked.component,
         version=version,
+        archives=dict(sorted({**source_archives, **archives}.items())),
         packages=asked.packages,
         system=tuple(deb.name for deb in root if deb.sha256 in image),
         debs=tuple(deb for deb in root if deb.sha256 not in image),
@@ -155,22 +162,27 @@ def _resolve(asked: BuildRequest, request: Request, debs: Sequence[Deb], site: S
     )
 
 
-def _source(asked: BuildRequest, request: Request, glibc: str, site: Site) -> tuple[str, Source]:
-    """Return the source from Debian or the index; upstream's own archive if these have none that fits."""
+def _source(asked: BuildRequest, request: Request, glibc: str, site: Site) -> tuple[str, Source, Archives]:
+    """Return the source from Debian or the index; upstream's own archive if these have none that fits.
+
+    For a source of Debian's, also return the times of the archives that have it.
+    """
     try:
         return _packaged_source(asked, request, glibc, site)
     except ConflictError:
         own = _upstream_source(asked, request, site)
         if own is None:
             raise
-        return own
+        return *own, {}
 
 
-def _packaged_source(asked: BuildRequest, request: Request, glibc: str, site: Site) -> tuple[str, Source]:
+def _packaged_source(
+    asked: BuildRequest, request: Request, glibc: str, site: Site
+) -> tuple[str, Source, Archives]:
     if asked.debian:
         return _debian_source(asked, request, site)
     if asked.sdist:
-        return _sdist_source(asked, request, glibc, site)
+        return *_sdist_source(asked, request, glibc, site), {}
     there = sorted((version for version, _ in _offered(asked, request, site)), key=catalog.numbers)
     quoted = [f'"{version}"' for version in there]
     raise ConflictError(
@@ -218,7 +230,7 @@ def _offered(asked: BuildRequest, request: Request, site: Site) -> list[tuple[st
     return list(known.items())
 
 
-def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[str, Source]:
+def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[str, Source, Archives]:
     """Return the newest source that fits the pin, from the base's own suite, or else from another one.
 
     The source is upstream's release, so another suite's also compiles with the base's own packages.
@@ -227,7 +239,7 @@ def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[s
     offered: dict[str, tuple[Source, ...]] = {}
     for suite in (request.suite, *(name for name in known if name != request.suite)):
         try:
-            offered[suite] = debian.source_packages(request, asked.debian, suite, site)
+            offered[suite], archives = debian.source_packages(request, asked.debian, suite, site)
         except FetchError as error:
             if suite == request.suite:
                 raise
@@ -236,7 +248,7 @@ def _debian_source(asked: BuildRequest, request: Request, site: Site) -> tuple[s
         fitting = [source for source in offered[suite] if catalog.matches(_upstream(source), asked.value)]
         if fitting:
             best = max(fitting, key=lambda source: catalog.numbers(_upstream(source)))
-            return _upstream(best), best
+            return _upstream(best), best, archives
     there = [f'"{_upstream(source)}" ({suite})' for suite, sources in offered.items() for source in sources]
     raise ConflictError(
         f'no suite of {request.distribution} has the source of {asked.component} "{asked.value}"',

@@ -38,6 +38,7 @@ class Asked:
         variables: variables for markers.
         components: the component of each wheel that a component requires by name.
         forced: names of wheels whose version the recipe forces, whatever others require.
+        compiled: versions of packages that are compiled, by name: no wheel of the lock provides them.
 
     """
 
@@ -45,22 +46,33 @@ class Asked:
     variables: Mapping[str, str]
     components: Mapping[str, str] = field(default_factory=dict)
     forced: frozenset[str] = frozenset()
+    compiled: Mapping[str, str] = field(default_factory=dict)
 
 
 def of_image(request: Request, lock: Lock) -> Asked:
     """Return the requirements on the wheels of an image."""
     return Asked(
-        requirements=request.of_wheels,
+        requirements=(*request.of_wheels, *lock.depends),
         variables=environment(lock.python, lock.architecture),
         components=request.components,
         forced=frozenset(canonicalize_name(pin.package) for pin in request.forced),
+        compiled={name: build.version for name, build in lock.compiled.items()},
     )
 
 
 def of_build(request: Request, lock: Lock, component: str) -> Asked:
     """Return the requirements on the wheels that a component is compiled with."""
     wanted = next((build.wheels for build in request.builds if build.component == component), ())
-    return Asked(requirements=wanted, variables=environment(lock.python, lock.architecture))
+    components: dict[str, str] = {}
+    if component in lock.compiled and (compiled := lock.compiled[component].compiled):
+        wanted = compiled.requires
+        wheels = (*lock.wheels, *lock.compiled[component].wheels)
+        components = {wheel.name: wheel.component for wheel in wheels}
+    return Asked(
+        requirements=wanted,
+        variables=environment(lock.python, lock.architecture),
+        components=components,
+    )
 
 
 def of_project(request: Request, lock: Lock) -> Asked:
@@ -185,6 +197,10 @@ class _Graph:
     def _follow(self, parent: str, requirement: Requirement, extra: str) -> list[tuple[str, str]]:
         name = canonicalize_name(requirement.name)
         if not counts(requirement, self.asked.variables, extra):
+            return []
+        if name in self.asked.compiled and name not in self.versions:
+            if not requirement.specifier.contains(self.asked.compiled[name], prereleases=True):
+                self.problems.append(f"compiles {name} {self.asked.compiled[name]}, not `{requirement}`")
             return []
         asker = f"{parent} {self.versions[parent]}" if parent else "the recipe"
         if name not in self.versions:

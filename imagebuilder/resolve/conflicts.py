@@ -294,7 +294,8 @@ def _impossible(party: Party, reason: str, target: Target) -> Problem:
         return Problem(
             message=f"{what} has no wheel that runs on glibc {target.glibc}, {target.architecture}",
             where=party.where,
-            hint=f"it may only be available as source{values}",
+            hint="if it is only available as source, compile it: "
+            f"`compile: [{{name: {party.package}}}]`{values}",
         )
     return Problem(
         message=f"{what} does not exist",

@@ -11,18 +11,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from imagebuilder import catalog
 from imagebuilder.bases.archives import effective
 from imagebuilder.bases.system import Archive, System
-from imagebuilder.core import process, wheeltags
+from imagebuilder.core import process, times, wheeltags
 from imagebuilder.debian import sources, suites, versions
 from imagebuilder.errors import BuildError, ConflictError, EnvironmentFault, FetchError, LockError
 from imagebuilder.host import aptmirrors
 from imagebuilder.host.site import Site, apt_conf, redact
 from imagebuilder.host.tools import Sandbox, choose_tools
-from imagebuilder.lock.model import Deb, Installed, Source
+from imagebuilder.lock.model import Archives, Deb, Installed, Source
 from imagebuilder.resolve import archivepins, debpins
 from imagebuilder.resolve.request import Request
 
@@ -37,10 +37,14 @@ _INSTALL = (
     *("--allow-downgrades", "--allow-change-held-packages"),
 )
 
+# Characters that apt quotes in the names of its lists.
+_QUOTED = frozenset('\\|{}[]<>"^~_=!@#$%^&*')
 _PRINTED = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>[0-9]+) SHA256:(?P<sha256>[0-9a-f]{64})")
 
 
-def resolve_debs(request: Request, site: Site, below: System | None = None) -> tuple[Deb, ...]:
+def resolve_debs(
+    request: Request, site: Site, below: System | None = None
+) -> tuple[tuple[Deb, ...], Archives]:
     """Choose every Debian package of an image: the essential ones, apt, and those of the recipe.
 
     Args:
@@ -51,7 +55,7 @@ def resolve_debs(request: Request, site: Site, below: System | None = None) -> t
 
     Returns:
         The packages and their dependencies, without recommendations, sorted by name; on a base from a
-        registry only new or changed packages.
+        registry only new or changed packages. And the time of each archive, if there are packages.
 
     Raises:
         ConflictError: the suite lacks pins or packages (every one is reported), or dependencies cannot be met
@@ -67,7 +71,7 @@ def resolve_debs(request: Request, site: Site, below: System | None = None) -> t
         if below is not None:
             wanted = _on_top(request, below, root, facts.packages)
             if not wanted:
-                return ()
+                return (), {}
         result = root.run(*_INSTALL, "-qq", "--print-uris", *wanted, timeout=_SOLVE_LIMIT)
         if result.code != 0:
             index = root.index()
@@ -82,7 +86,7 @@ def resolve_debs(request: Request, site: Site, below: System | None = None) -> t
         chosen = {**debpins.versions(below.packages if below else ()), **debpins.versions(debs)}
         if debpins.unmet_pins(request, chosen, {}):
             raise ConflictError.of(debpins.unmet_pins(request, chosen, root.index()))
-    return debs
+        return debs, root.times()
 
 
 def _on_top(request: Request, below: System, root: _Root, always: Iterable[str]) -> list[str]:
@@ -119,8 +123,10 @@ def _on_top(request: Request, below: System, root: _Root, always: Iterable[str])
 
 def resolve_root(
     request: Request, packages: Sequence[str], image: Sequence[Deb], site: Site
-) -> tuple[Deb, ...]:
+) -> tuple[tuple[Deb, ...], Archives]:
     """Choose the packages of a root to compile in; packages of the image get the same versions.
+
+    Returns the time of each archive too.
 
     Raises:
         ConflictError: the suite lacks packages, or they conflict with the image's.
@@ -143,11 +149,15 @@ def resolve_root(
                 told = root.run("apt-get", "install", "--simulate", "-q", *wanted, timeout=_SOLVE_LIMIT)
                 problems = [debpins.unsolvable(asked, told.stdout, told.stderr)]
             raise ConflictError.of([replace(item, where=request.places.of("build")) for item in problems])
-        return _parse_uris(result.stdout, root.places)
+        return _parse_uris(result.stdout, root.places), root.times()
 
 
-def source_packages(request: Request, name: str, suite: str, site: Site) -> tuple[Source, ...]:
+def source_packages(
+    request: Request, name: str, suite: str, site: Site
+) -> tuple[tuple[Source, ...], Archives]:
     """Return the `.orig.tar.*` of every version of a source package in a suite of the distribution.
+
+    Returns the time of each of the suite's archives too.
 
     Raises:
         FetchError: the archive's index could not be downloaded.
@@ -156,7 +166,7 @@ def source_packages(request: Request, name: str, suite: str, site: Site) -> tupl
     elsewhere = replace(request, suite=suite, sections=())
     with _private_root(elsewhere, site, types="deb-src") as root:
         said = root.run("apt-cache", "showsrc", "--only-source", name, timeout=_SOLVE_LIMIT)
-    return _parse_sources(said.stdout, suite)
+        return _parse_sources(said.stdout, suite), root.times()
 
 
 def glibc(debs: Sequence[Deb | Installed]) -> str:
@@ -220,11 +230,12 @@ def _urls(place: str, path: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Root:
-    """A folder that apt uses as a whole system, and the URLs of its archives."""
+    """A folder that apt uses as a whole system, and the URLs of its archives; `releases` have their times."""
 
     folder: Path
     sandbox: Sandbox
     mirrors: suites.Mirrors
+    releases: tuple[tuple[str, str], ...]
     archives: tuple[Archive, ...]
     env: Mapping[str, str]
 
@@ -236,6 +247,17 @@ class _Root:
 
     def run(self, *argv: str, timeout: float) -> process.Result:
         return self.sandbox.run(argv, timeout=timeout, env=self.env, check=False)
+
+    def times(self) -> Archives:
+        """Read when each archive wrote its Release file, from the lists of `apt-get update`."""
+        said = self.run("grep", "-m1", "^Date:", "-r", "lists", "--include=*Release", timeout=_SOLVE_LIMIT)
+        lines = (line.removeprefix("lists/").partition("Release:Date:") for line in said.stdout.splitlines())
+        dates = {name.removesuffix("In"): times.normal(times.mail_seconds(text)) for name, _, text in lines}
+        found: Archives = {}
+        for name, url in self.releases:
+            if time := dates.get(_list_name(url)):
+                found[name] = max(time, found.get(name, ""))
+        return dict(sorted(found.items()))
 
     def index(self) -> dict[str, tuple[str, ...]]:
         """Read the names and versions of all packages from the lists of `apt-get update`.
@@ -294,9 +316,33 @@ def _private_root(
             "LC_ALL": "C.UTF-8",
             "LANGUAGE": "C",
         }
-        root = _Root(folder=folder, sandbox=sandbox, mirrors=mirrors, archives=archives, env=env)
+        own = suites.releases(request.distribution, request.suite, mirrors)
+        releases = (*own, *((archive.name, _release(archive)) for archive in archives))
+        root = _Root(
+            folder=folder, sandbox=sandbox, mirrors=mirrors, releases=releases, archives=archives, env=env
+        )
         _update(root, request)
         yield root
+
+
+def _release(archive: Archive) -> str:
+    """Return the folder of an archive's Release file; flat archives have it beside the packages."""
+    if archive.suite.endswith("/"):
+        return f"{archive.uri}/{archive.suite.lstrip('/')}"
+    return f"{archive.uri}/dists/{archive.suite}/"
+
+
+def _list_name(folder: str) -> str:
+    """Return how apt begins the name of a folder's Release file in its lists (URItoFileName in strutl.cc).
+
+    >>> _list_name("https://me:secret@host.example:81/a~b/dists/trixie/")
+    'host.example:81_a%7eb_dists_trixie_'
+    """
+    place = urlsplit(folder)
+    text = f"{place.netloc.rpartition('@')[2]}{place.path}"
+    return "".join(
+        f"%{ord(char):02x}" if char in _QUOTED or not "!" <= char <= "~" else char for char in text
+    ).replace("/", "_")
 
 
 def _local(mirrors: suites.Mirrors) -> tuple[Path, ...]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
 
 from imagebuilder.bases.read import Base
 from imagebuilder.catalog import Selection, limits
+from imagebuilder.core.yamlfile import nearest
 from imagebuilder.debian import suites
 from imagebuilder.errors import ConflictError, Problem
 from imagebuilder.host.site import Site
 from imagebuilder.lock.file import LockFile
-from imagebuilder.lock.model import Build, Deb, Installed, Lock, Override, ProjectBuild, Wheel
-from imagebuilder.resolve import agreement, archivepins, basefit, debian, debpins, python
+from imagebuilder.lock.model import Archives, Build, Deb, Installed, Lock, Override, ProjectBuild, Wheel
+from imagebuilder.resolve import agreement, archivepins, basefit, compiles, debian, debpins, python
 from imagebuilder.resolve import builds as build_sources
 from imagebuilder.resolve.request import Request, request
 
@@ -111,13 +114,22 @@ def _make_lock(selection: Selection, site: Site, step: _LockStep) -> Lock:
         wanted = replace(wanted, distribution=base.system.distribution, suite=base.system.suite)
     problems: list[Problem] = limits.problems(selection, {})
     problems += basefit.problems(selection, base.image) if base else []
-    debs, wheels, overrides = _resolve(wanted, site, step, problems)
+    before = previous.builds if previous is not None and previous.python == wanted.python else ()
+    prepared = compiles.prepare(wanted, site, before, upgrade)
+    wanted = compiles.wanting(wanted, prepared)
+    (debs, archives), wheels, overrides = _resolve(wanted, site, step, problems)
     builds: tuple[Build, ...] = ()
     if debs and base is None:
         try:
-            old = previous.builds if previous is not None and previous.debs == debs else ()
+            old = before if previous is not None and previous.debs == debs else ()
             builds = build_sources.resolve_builds(wanted, debs, site, keep=old, upgrade=upgrade)
             problems += _twice(wanted, builds, wheels)
+            if wheels:
+                stay = before if upgrade is None else ()
+                builds = (
+                    *builds,
+                    *compiles.resolve(wanted, prepared, compiles.Image(debs=debs, wheels=wheels), site, stay),
+                )
         except ConflictError as error:
             problems.extend(error.problems)
     project: ProjectBuild | None = None
@@ -138,12 +150,14 @@ def _make_lock(selection: Selection, site: Site, step: _LockStep) -> Lock:
         python=wanted.python,
         pins={},
         packages=wanted.packages,
+        archives=archives,
         requirements=agreement.recorded(wanted),
         overrides=(*overrides, *(basefit.overrides(selection, base.image) if base else ())),
         wheels=wheels,
         debs=debs,
         builds=builds,
         project=project,
+        catalog=selection.recorded,
     )
     pins = agreement.pin_versions(selection, lock)
     limits.require(selection, pins)
@@ -215,7 +229,7 @@ def _own_name(wanted: Request, wheels: Sequence[Wheel]) -> list[Problem]:
 
 def _resolve(
     wanted: Request, site: Site, step: _LockStep, problems: list[Problem]
-) -> tuple[tuple[Deb, ...], tuple[Wheel, ...], tuple[Override, ...]]:
+) -> tuple[tuple[tuple[Deb, ...], Archives], tuple[Wheel, ...], tuple[Override, ...]]:
     """Run both resolvers, even if one fails, to report all problems at once.
 
     On a base from a registry the wheels come first, because Debian packages of the same components must have
@@ -223,12 +237,13 @@ def _resolve(
     which wheels run. If they cannot be resolved, a recent version is assumed.
     """
     debs: tuple[Deb, ...] = ()
+    archives: Archives = {}
     wheels: tuple[Wheel, ...] = ()
     overrides: tuple[Override, ...] = ()
     base = step.base
     if base is None:
         try:
-            debs = _debs(wanted, site, step)
+            debs, archives = _debs(wanted, site, step)
         except ConflictError as error:
             problems.extend(error.problems)
     installed = base.system.packages if base else debs
@@ -241,14 +256,17 @@ def _resolve(
     if base is not None:
         versions = {wheel.name: wheel.version for wheel in wheels}
         try:
-            debs = _debs(archivepins.refined(wanted, versions), site, step)
+            debs, archives = _debs(archivepins.refined(wanted, versions), site, step)
         except ConflictError as error:
             problems.extend(error.problems)
-    return debs, wheels, overrides
+    return (debs, archives), wheels, overrides
 
 
-def _debs(wanted: Request, site: Site, step: _LockStep) -> tuple[Deb, ...]:
-    """Return the lock's packages if the request for them is unchanged, because archives change every day."""
+def _debs(wanted: Request, site: Site, step: _LockStep) -> tuple[tuple[Deb, ...], Archives]:
+    """Return the lock's packages if the request for them is unchanged, because archives change every day.
+
+    The time of their archives stays with them, also where the archives now have the same ones.
+    """
     previous, base = step.previous, step.base
     if (
         previous is not None
@@ -260,10 +278,10 @@ def _debs(wanted: Request, site: Site, step: _LockStep) -> tuple[Deb, ...]:
         and not debpins.pin_problems(wanted, previous.installed)
         and archivepins.are_met(wanted, previous.installed)
     ):
-        return previous.debs
-    if base is None:
-        return debian.resolve_debs(wanted, site)
-    return debian.resolve_debs(wanted, site, base.system)
+        return previous.debs, previous.archives
+    debs, archives = debian.resolve_debs(wanted, site, *([base.system] if base else []))
+    same = previous is not None and previous.debs == debs and previous.archives.keys() == archives.keys()
+    return debs, previous.archives if same and previous else archives
 
 
 def _moves_debs(wanted: Request, previous: Lock, upgrade: Collection[str] | None) -> bool:
@@ -308,13 +326,15 @@ def _check_names(
 ) -> None:
     """Refuse unknown names: a mistyped name would look as if it were up to date."""
     unknown = sorted(set(upgrade or ()).difference(*names.values()))
+    asked = (re.split(r"[^A-Za-z0-9._-]", text.strip(), maxsplit=1)[0] for text in selection.recipe.pip)
+    known = sorted({*selection.recipe.pins, *selection.recipe.apt, *asked})
     if unknown:
         raise ConflictError.of(
             [
                 Problem(
                     message=f"`{name}` cannot be upgraded: nothing in the recipe has that name",
                     where=selection.recipe.name,
-                    hint=f"pins: {', '.join(sorted(selection.recipe.pins))}",
+                    hint=nearest(name, {*known, *chain(*names.values())}) or f"it has: {', '.join(known)}",
                 )
                 for name in unknown
             ]

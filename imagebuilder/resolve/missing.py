@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from imagebuilder import catalog
+from imagebuilder.catalog import Component
 from imagebuilder.errors import ConflictError, ImagebuilderError, Problem
 from imagebuilder.host.site import Site
 from imagebuilder.recipe import Places, Recipe
@@ -17,12 +19,15 @@ log = logging.getLogger(__name__)
 _GLIBC = "2.40"
 
 
-def hidden_clashes(recipe: Recipe, places: Places, site: Site) -> tuple[Problem, ...]:
+def hidden_clashes(
+    recipe: Recipe, places: Places, components: Mapping[str, Component], site: Site
+) -> tuple[Problem, ...]:
     """Find the clashes that remain after a missing pin is added.
 
     Args:
         recipe: pins a component that needs another one, and does not pin that.
         places: the places of its keys.
+        components: what it can pin.
         site: how to reach an index.
 
     Returns:
@@ -30,18 +35,18 @@ def hidden_clashes(recipe: Recipe, places: Places, site: Site) -> tuple[Problem,
         index cannot be reached: the missing pin is reported anyway.
 
     """
-    components = catalog.load()
     needed = {need for name in recipe.pins for need in components[name].needs} - recipe.pins.keys()
     if len(needed) != 1 or recipe.image is not None:
         return ()
     (name,) = needed
     providers = (provider for pin in recipe.pins for provider in components[pin].providers)
-    values = sorted({provider.when[name] for provider in providers if name in provider.when})
+    # In the order of the catalog, which has the usual ones first.
+    values = tuple(dict.fromkeys(provider.when[name] for provider in providers if name in provider.when))
     clashes: list[tuple[Problem, ...]] = []
     for value in values:
         try:
             tried = recipe.model_copy(update={"pins": {**recipe.pins, name: value}})
-            resolve_wheels(request(catalog.select(tried, places)), _GLIBC, site)
+            resolve_wheels(request(catalog.select(tried, places, components)), _GLIBC, site)
         except ConflictError as error:
             clashes.append(error.problems)
         except ImagebuilderError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -17,6 +17,7 @@ from imagebuilder.debian import versions as debversion
 from imagebuilder.errors import ConflictError, ImagebuilderError
 from imagebuilder.host.site import Site
 from imagebuilder.lock.file import LockFile
+from imagebuilder.recipe import Recipe
 from imagebuilder.resolve import archivepins, conflicts, debian
 from imagebuilder.resolve.request import Pinned, Request, request
 from imagebuilder.resolve.uv import Solution, SolveRequest, Target, UnsolvableError, solve
@@ -30,12 +31,43 @@ _STEPS = 30
 _SEVERAL = 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """Which pins may move, and how far.
+
+    Attributes:
+        only: these pins; None for all that the recipe does not force.
+        patch: within their first two numbers, instead of within their major version.
+
+    """
+
+    only: frozenset[str] | None = None
+    patch: bool = False
+
+    def stays(self, name: str, recipe: Recipe) -> str:
+        """Return why a pin must not move; empty if it may."""
+        if name in recipe.override:
+            return "forced by `override:`"
+        return "" if self.only is None or name in self.only else "not asked for"
+
+    def loosened(self, value: str) -> str:
+        """Return the part of a version that stays.
+
+        >>> Moves().loosened("2.10.0"), Moves(patch=True).loosened("2.10.0")
+        ('2', '2.10')
+        """
+        return ".".join(value.split(".")[: 2 if self.patch else 1])
+
+
+ALL_PINS = Moves()
+
+
 def newest_for_all(
-    selection: Selection, file: LockFile, site: Site, bases: Mapping[str, Base]
+    selection: Selection, file: LockFile, site: Site, bases: Mapping[str, Base], moves: Moves = ALL_PINS
 ) -> dict[str, str]:
     """Return the newest value of each pin that all platforms of a recipe have; see `newest_pins`."""
     newest = [
-        newest_pins(selection, debian.glibc(lock.installed), site, name, bases.get(name))
+        newest_pins(selection, debian.glibc(lock.installed), site, name, bases.get(name), moves)
         for name, lock in zip(file.platforms, file.sections, strict=True)
     ]
     return {
@@ -44,8 +76,13 @@ def newest_for_all(
     }
 
 
-def newest_pins(
-    selection: Selection, glibc: str, site: Site, platform: str = "", base: Base | None = None
+def newest_pins(  # noqa: PLR0917
+    selection: Selection,
+    glibc: str,
+    site: Site,
+    platform: str = "",
+    base: Base | None = None,
+    moves: Moves = ALL_PINS,
 ) -> dict[str, str]:
     """Return the newest value of each pin, as precise as in the recipe.
 
@@ -58,6 +95,7 @@ def newest_pins(
         site: how to reach indexes and archives.
         platform: one of the recipe's platforms; by default its first.
         base: the recipe's base from a registry; None for a suite.
+        moves: which pins may move, and how far.
 
     Returns:
         Every pin of the recipe with its value, moved or not.
@@ -69,7 +107,8 @@ def newest_pins(
     """
     recipe = selection.recipe
     loose = {
-        name: value if name in recipe.override else value.split(".")[0] for name, value in recipe.pins.items()
+        name: value if moves.stays(name, recipe) else moves.loosened(value)
+        for name, value in recipe.pins.items()
     }
     wanted = request(selection.with_pins(loose), platform)
     if base is not None:
@@ -83,14 +122,14 @@ def newest_pins(
     newest |= {m.wheel.pin: solution.versions[canonicalize_name(m.wheel.package)] for m in wanted.linked}
     versions: dict[str, str] = {}
     if base is None:
-        debs = debian.resolve_debs(wanted, site)
+        debs, _ = debian.resolve_debs(wanted, site)
     else:
         versions = {package.name: package.version for package in base.system.packages}
-        debs = debian.resolve_debs(archivepins.refined(wanted, solution.versions), site, base.system)
+        debs, _ = debian.resolve_debs(archivepins.refined(wanted, solution.versions), site, base.system)
     versions |= {deb.name: deb.version for deb in debs}
     newest |= {pin.pin: debversion.upstream(versions[pin.package]) for pin in wanted.deb_pins}
     return {
-        name: value if name in recipe.override or name not in newest else _as_precise(newest[name], value)
+        name: value if moves.stays(name, recipe) or name not in newest else _as_precise(newest[name], value)
         for name, value in recipe.pins.items()
     }
 
@@ -129,7 +168,7 @@ def with_whole_set(error: ImagebuilderError, wanted: Request, target: Target) ->
         if name in newest and (value := _as_precise(newest[name], old)) != old and name not in deciding
     ]
     last = clashing[-1]
-    whole = replace(last, hint=f"{last.hint}; or change all at once: {', '.join(moved)}")
+    whole = replace(last, hint=f"change all at once: {', '.join(moved)}; or {last.hint}")
     return ConflictError.of([whole if problem is last else problem for problem in error.problems])
 
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from imagebuilder.recipe.requirements import Demand
 
 _PARALLEL = 8
+GONE = (
+    "lock other versions: imagebuilder lock --upgrade; or name an index or folder that has it in a file for "
+    "--site; or build with a store or a cache that has it"
+)
 
 
 def resolve_wheels(
@@ -49,7 +53,7 @@ def resolve_wheels(
     forced = request.forced
     query = SolveRequest(
         requirements=request.of_wheels,
-        overrides=tuple(pin.requirement for pin in forced),
+        overrides=(*(pin.requirement for pin in forced), *_never(request)),
         constraints=request.constraints,
     )
     try:
@@ -109,16 +113,21 @@ def locate_wheels(
         if same or (named and not named[0].sha256):
             urls[wheel.sha256] = tuple(file.url for file in same or named)
             continue
-        what = "has other bytes under the name" if named else "does not have"
+        what = "has other bytes under the name" if named else "no longer has"
         problems.append(
             Problem(
                 message=f"the package index {what} {wheel.file}",
-                hint="name an index or folder that has it in --site, or run imagebuilder lock --upgrade",
+                hint=GONE,
             )
         )
     if problems:
         raise FetchError.of(problems)
     return urls
+
+
+def _never(request: Request) -> tuple[str, ...]:
+    """Return overrides by which no wheel is looked for of packages that are compiled."""
+    return tuple(f"{item.component} ; sys_platform == 'never'" for item in request.compiles)
 
 
 def _kept(request: Request, keep: Sequence[Wheel], upgrade: Collection[str] | None) -> dict[str, str]:

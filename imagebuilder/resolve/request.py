@@ -17,13 +17,16 @@ from imagebuilder import catalog
 from imagebuilder.catalog import Component, Selection
 from imagebuilder.core import platforms
 from imagebuilder.debian import versions
-from imagebuilder.recipe import Places
+from imagebuilder.recipe import Places, Recipe
 
 if TYPE_CHECKING:
     from imagebuilder.recipe.requirements import Demand, FileDemands
 
 # Programs that unpack Debian's source archives, besides gzip, which is essential.
 _UNPACKERS = frozenset({"xz-utils", "bzip2"})
+# Components that Python packages are compiled against, besides Python and what they require as wheels.
+_MPIS = ("openmpi", "mpich")
+_CUDA = ("cuda", "cudnn", "nccl", "nvcc")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,22 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompileRequest(BuildRequest):
+    """The requirements for compiling a Python package, which becomes a wheel.
+
+    Attributes:
+        requirement: what the recipe asks for, with its version; `value` is that version's specifier.
+        matched: wheels that are compiled against only in the image's version, by name.
+        patches: files of patches and their sha256.
+
+    """
+
+    requirement: str
+    matched: tuple[str, ...]
+    patches: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProjectRequest:
     """The user's own package: its name, what it is built with, and the extras of it that the image has."""
 
@@ -107,7 +126,7 @@ class Request:
         recipe: the recipe's name, for messages.
         distribution, suite, architecture: the base, by Debian's names (`debian`, `trixie`, `amd64`).
         python: major.minor of the image's Python.
-        wheel_pins: pins that wheels provide.
+        wheel_pins: pins that wheels from an index provide.
         requirements: Python requirements besides the pins.
         pip: those of them that stand in the recipe, in its order, for messages.
         owners: normalised distribution name, and the component that requires it.
@@ -195,6 +214,11 @@ class Request:
         return found
 
     @property
+    def compiles(self) -> tuple[CompileRequest, ...]:
+        """The packages that are compiled to wheels."""
+        return tuple(item for item in self.builds if isinstance(item, CompileRequest))
+
+    @property
     def components(self) -> dict[str, str]:
         """The component of each wheel that a component requires by name."""
         return {canonicalize_name(package): component for package, component in self.owners}
@@ -205,7 +229,8 @@ class Request:
         del asked["selection"]  # the recipe has its own checksum, and the other fields cover the catalog
         # Fields that most recipes do not use count only if they are used.
         asked["files"] = [(file.file, file.asked, file.limits) for file in self.files]
-        for key in ("sections", "builds", "linked", "files", "project"):
+        asked["catalog"] = self.selection.recorded
+        for key in ("sections", "builds", "linked", "files", "project", "catalog"):
             if not asked[key]:
                 del asked[key]
         text = json.dumps(asked, sort_keys=True, default=dataclasses.asdict)
@@ -215,14 +240,14 @@ class Request:
 def request(selection: Selection, platform: str = "") -> Request:
     """Make the request for one of the recipe's platforms, by default its first."""
     recipe, parts = selection.recipe, selection.parts
-    wheel_pins, deb_pins, packages, requirements = [], [], set(recipe.apt), list(recipe.pip)
+    wheel_pins, deb_pins, packages, requirements = [], [], set(recipe.apt), _of_index(recipe)
     platform = platform or recipe.platforms[0]
     files = selection.demands.get(platform, ())
     requirements += [text for file in files for text in file.asked]
     owners: dict[str, str] = {}
     for part in parts:
         name, provider, version = part.component.name, part.provider, part.pin
-        if provider.wheel:
+        if provider.wheel and canonicalize_name(provider.wheel) not in recipe.compiles:
             package = catalog.fill(provider.wheel, version)
             wheel_pins.append(Pinned(pin=name, value=version, package=package))
             owners[package] = name
@@ -254,6 +279,53 @@ def request(selection: Selection, platform: str = "") -> Request:
     )
 
 
+def _of_index(recipe: Recipe) -> list[str]:
+    """Return the recipe's Python packages that come as wheels."""
+    return [text for text in recipe.pip if canonicalize_name(Requirement(text).name) not in recipe.compiles]
+
+
+def _compiles(selection: Selection) -> Iterator[CompileRequest]:
+    """Yield the packages that become wheels, in the recipe's order."""
+    recipe, by_name = selection.recipe, selection.by_name
+    asked: dict[str, str] = {canonicalize_name(Requirement(text).name): text for text in recipe.pip}
+    for part in selection.parts:
+        if part.provider.wheel and part.pin:
+            pin = Pinned(pin=part.component.name, value=part.pin, package=part.provider.wheel)
+            asked.setdefault(canonicalize_name(part.provider.wheel), pin.requirement)
+    matched = {catalog.fill(part.provider.wheel, part.pin) for part in selection.parts if part.provider.wheel}
+    for entry in recipe.compiled:
+        # What is compiled for GPUs finds nvcc, headers and link names, also if the image does without them.
+        parts = (selection.with_devel() if entry.cuda else selection).by_name
+        used = [parts[name] for name in (*_MPIS, *(_CUDA if entry.cuda else ())) if name in parts]
+        packages = {package for part in used for package in part.apt} | {
+            *entry.apt,
+            f"python{recipe.python_minor}-dev",
+        }
+        packages |= set(by_name["python"].apt) | _compiler(selection)
+        packages |= {"patch"} if entry.patches else set()
+        devel = {wheel for part in used if entry.cuda for wheel in _wheels_of(part)}
+        yield CompileRequest(
+            component=entry.name,
+            value=str(Requirement(asked[entry.name]).specifier),
+            debian="",
+            sdist=entry.name,
+            packages=tuple(sorted(packages)),
+            wheels=tuple(sorted({*entry.requires, *devel})),
+            against=tuple(name for name in _MPIS if name in by_name and by_name[name].built),
+            requirement=asked[entry.name],
+            matched=tuple(sorted({canonicalize_name(name) for name in (*matched, "numpy")})),
+            patches=tuple((patch.file, patch.sha256) for patch in entry.patches),
+        )
+
+
+def _wheels_of(part: catalog.Part) -> Iterator[str]:
+    """Yield the wheels of a component as requirements: those that come with it, and its own."""
+    yield from part.wheels
+    if part.provider.wheel and part.pin:
+        package = catalog.fill(part.provider.wheel, part.pin)
+        yield Pinned(pin=part.component.name, value=part.pin, package=package).requirement
+
+
 def _project(selection: Selection) -> ProjectRequest | None:
     asked, package = selection.recipe.package, selection.package
     if asked is None or package is None:
@@ -274,8 +346,7 @@ def _builds(selection: Selection) -> tuple[BuildRequest, ...]:
     """Return the components to compile, each after those that it is compiled against."""
     parts, by_name = selection.parts, selection.by_name
     base = {package for part in parts if part.component.name == "python" for package in part.apt}
-    # The pinned compiler, or else the suite's default.
-    compiler = set(by_name["gcc"].apt) if "gcc" in by_name else {"gcc", "g++", "libc6-dev", "make"}
+    compiler = _compiler(selection)
     requests = []
     for part in parts:
         build = part.built
@@ -284,21 +355,28 @@ def _builds(selection: Selection) -> tuple[BuildRequest, ...]:
         against = tuple(name for name in build.against if name in by_name)
         beside = {package for name in against for package in by_name[name].apt}
         needs = {catalog.fill(package, part.pin) for package in build.needs}
+        needs |= base if build.sdist or build.wheels else set()
+        needs |= set() if build.sdist else _UNPACKERS
         requests.append(
             BuildRequest(
                 component=part.component.name,
                 value=part.pin,
                 debian=build.debian,
                 sdist=build.sdist,
-                packages=tuple(
-                    sorted({*needs, *part.apt, *compiler, *beside, *(base if build.sdist else _UNPACKERS)})
-                ),
-                wheels=build.wheels,
+                packages=tuple(sorted({*needs, *part.apt, *compiler, *beside})),
+                wheels=tuple(catalog.fill(text, part.pin) for text in build.wheels),
                 against=tuple(name for name in against if by_name[name].built),
             )
         )
     # Dependencies are one level deep: a library, and components compiled against it.
-    return tuple(sorted(requests, key=lambda item: (bool(item.against), item.component)))
+    requests.sort(key=lambda item: (bool(item.against), item.component))
+    return (*requests, *_compiles(selection))
+
+
+def _compiler(selection: Selection) -> set[str]:
+    """Return the packages of the pinned compiler, or else of the suite's default."""
+    gcc = selection.by_name.get("gcc")
+    return set(gcc.apt) if gcc else {"gcc", "g++", "libc6-dev", "make"}
 
 
 def _deb_pin(part: catalog.Part, package: str, pins: Mapping[str, str]) -> Pinned:

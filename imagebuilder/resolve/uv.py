@@ -18,6 +18,7 @@ import uv
 from packaging.utils import canonicalize_name
 
 from imagebuilder.core import platforms, process
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import FetchError, ImagebuilderError
 from imagebuilder.host.site import Site, redact
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 # A first run fetches the index pages and the metadata of every package; a minute on a slow line.
 _TIMEOUT = 600.0
 _UNSOLVABLE = "No solution found"
+_YANKED = re.compile(r'`([^`]{1,300})` is yanked(?: \(reason: "(.{0,300}?)"\))?')
 _LINE = re.compile(r"([a-z0-9][a-z0-9-]*)==([^\s;]+)[^#]*(?:# via (.*))?")
 
 
@@ -130,8 +132,10 @@ def files(versions: Iterable[tuple[str, str]], target: Target) -> dict[str, tupl
     with tempfile.TemporaryDirectory(prefix="imagebuilder-") as folder:
         output = Path(folder) / "pylock.toml"
         options = ["--no-deps", "--format", "pylock.toml", "--output-file", str(output)]
-        _compile(requirements, options, target, Path(folder))
+        said = _compile(requirements, options, target, Path(folder), quiet=False)
         data = tomllib.loads(output.read_text())
+    for name, reason in _YANKED.findall(said):
+        log.warning("the package index has withdrawn %s, which stays locked: %s", name, printable(reason))
     return {
         canonicalize_name(package["name"]): tuple(_file(item, output.parent) for item in package["wheels"])
         for package in data.get("packages", ())
@@ -159,11 +163,18 @@ def sdist(requirement: str, target: Target) -> tuple[str, File]:
 
 
 def _compile(
-    requirements: Sequence[str], options: Sequence[str], target: Target, folder: Path, *, binary: bool = True
-) -> None:
+    requirements: Sequence[str],
+    options: Sequence[str],
+    target: Target,
+    folder: Path,
+    *,
+    binary: bool = True,
+    quiet: bool = True,
+) -> str:
+    """Run `uv pip compile`; return its messages on one line."""
     # In a folder of its own, uv does not find a pyproject.toml in the current directory.
     argv = [
-        uv.find_uv_bin(), "pip", "compile", "-", "--quiet",
+        uv.find_uv_bin(), "pip", "compile", "-", *(["--quiet"] if quiet else []),
         "--python", sys.executable,  # otherwise uv would look for the target's Python, and download it
         "--python-version", target.python,
         "--python-platform", _platform(target.machine, target.glibc),
@@ -174,9 +185,9 @@ def _compile(
     env = {**target.site.environment(), "NO_COLOR": "1"}
     text = "".join(f"{requirement}\n" for requirement in requirements)
     result = process.run(argv, timeout=_TIMEOUT, env=env, cwd=folder, stdin=text, check=False)
-    if result.code == 0:
-        return
     reason = redact(" ".join(result.stderr.split()))
+    if result.code == 0:
+        return reason
     if _UNSOLVABLE in reason:
         raise UnsolvableError(reason)
     log.debug("%s", redact(result.stderr))
@@ -224,7 +235,9 @@ def _known_glibc_minors(machine: str) -> tuple[int, ...]:
 def _first_cause(stderr: str) -> str:
     """Return the line that says what failed, and the innermost cause."""
     lines = [
-        redact(line.strip().removeprefix("cause:").strip()) for line in stderr.splitlines() if line.strip()
+        redact(line.strip().removeprefix("cause:").strip())
+        for line in stderr.splitlines()
+        if line.strip() and not line.startswith("warning:")
     ]
     lines = [line.removeprefix("error:").strip() for line in lines]
     if len(lines) < 3:
