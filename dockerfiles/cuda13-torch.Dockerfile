@@ -1,6 +1,10 @@
-# cuda13-torch: rendered by imagebuilder from its recipe and lock f8654f31012a. Change the recipe, not this file.
+# cuda13-torch: rendered by imagebuilder from its recipe and lock 5662db5fd6bb. Change the recipe, not this file.
 #
 #   docker buildx build --file cuda13-torch.Dockerfile --tag cuda13-torch:torch2.15.0-cu13.2-py3.13-trixie .
+#
+# The image gets the time of the build as its date. With this option, it gets that of the lock's packages:
+#
+#   --build-arg SOURCE_DATE_EPOCH=1795227046
 #
 # With a proxy that has a private certificate authority, or with private mirrors, pass the settings as secrets. They
 # are mounted for single steps and never become a part of a layer:
@@ -657,6 +661,53 @@ COPY --link --from=wheels-15-cuda-bindings /out/ /
 COPY --link --from=wheels-16-nvidia-cuda-runtime /out/ /
 COPY --link --from=wheels-17-python /out/ /
 COPY --link --from=wheels-18-torch /out/ /
+COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/imagebuilder/cuda-compat.sh
+# Read by shells of this image: the entrypoint, mpirun's daemon, and login shells. Puts the folder of cuda-compat
+# before LD_LIBRARY_PATH where the host's driver is older than the image's CUDA and cuda-compat works with it. NVIDIA's
+# images have that folder. It is never in ld.so.conf: on a newer driver, CUDA would then end with error 803.
+
+# Print the first folder whose libcuda suits a driver. Arguments: the file that describes the driver, and folders.
+imagebuilder_compat_for() (
+    file=$1
+    shift
+    for folder; do
+        for library in "$folder"/libcuda.so.*.*; do
+            [ -r "$library" ] && [ -r "$file" ] || continue
+            own=${library##*/libcuda.so.}
+            driver=$(sed -n 's/^NVRM version: .* \([0-9][0-9]*\.[0-9.]*\) .*/\1/p' "$file")
+            case $driver,$own in
+                ,* | *[!0-9.,]*) continue ;;
+            esac
+            # The driver branches that it works with: an ELF note lists them, as "driver":[535,550,570]. Older ones
+            # have no note, but NVIDIA's images a variable with driver>=535,driver<536 for each branch. Without
+            # either, every older driver counts, as for NVIDIA's container toolkit.
+            branches=$(LC_ALL=C grep -a -o -m 1 '"driver":\[[0-9,]*\]' "$library" ||
+                printf '%s\n' "${NVIDIA_REQUIRE_CUDA-}" | grep -o 'driver>=[0-9]*') || :
+            [ -n "$branches" ] || branches=${driver%%.*}
+            case " $(printf '%s' "$branches" | tr -c 0-9 ' ') " in
+                *" ${driver%%.*} "*) ;;
+                *) continue ;;
+            esac
+            # Older than the driver that it was made from.
+            [ "$driver" != "$own" ] || continue
+            [ "$(printf '%s\n' "$driver" "$own" | sort -V | head -n 1)" = "$driver" ] || continue
+            printf '%s\n' "$folder"
+            return
+        done
+    done
+)
+
+# Change LD_LIBRARY_PATH; the same arguments.
+imagebuilder_use_compat() {
+    set -- "$(imagebuilder_compat_for "$@")"
+    case "$1,:${LD_LIBRARY_PATH-}:" in
+        ,* | *":$1:"*) ;;
+        *) export LD_LIBRARY_PATH="$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ;;
+    esac
+}
+imagebuilder_use_compat /proc/driver/nvidia/version /usr/local/cuda/compat /usr/local/cuda-*/compat
+IMAGEBUILDER_END_OF_FILE
+
 COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/imagebuilder/settings
 # Read by imagebuilder-entrypoint; made from the recipe.
 state=/run/imagebuilder
@@ -723,6 +774,7 @@ export PATH
 [ -n "${PYTORCH_VERSION+set}" ] || export PYTORCH_VERSION=2.15.0
 [ -n "${TINI_SUBREAPER+set}" ] || export TINI_SUBREAPER=1
 [ -n "${VIRTUAL_ENV+set}" ] || export VIRTUAL_ENV=/opt/venv
+. /etc/imagebuilder/cuda-compat.sh
 IMAGEBUILDER_END_OF_FILE
 
 COPY --chmod=0644 <<'IMAGEBUILDER_END_OF_FILE' /etc/ssh/ssh_config.d/imagebuilder.conf
@@ -797,6 +849,7 @@ set -u
 
 # What differs from image to image: state (a private folder, made here), user, home, port, strict.
 . /etc/imagebuilder/settings
+. /etc/imagebuilder/cuda-compat.sh
 
 readonly sshd=/usr/sbin/sshd
 readonly kinds='ed25519 ecdsa rsa'
@@ -991,9 +1044,11 @@ write_sshd_config() {
     fi
 }
 
-# Print one SetEnv with what this container was started with, so that ssh sessions and ranks get the same.
+# Print one SetEnv with the variables of the command, so that ssh sessions and ranks get the same.
 # What a login makes for itself stays out.
 print_environment() {
+    local pairs
+    mapfile -d '' -t pairs < <(env -0)
     local LC_ALL=C line=
     # The long ones come last, for they may find no room: PATH must.
     add_variables 0 4096
@@ -1001,10 +1056,10 @@ print_environment() {
     [[ -z $line ]] || printf 'SetEnv%s\n' "$line"
 }
 
-# Add to `line` the variables that are at least as long as the first number and shorter than the second.
+# Add to `line` those of `pairs` that are at least as long as the first number and shorter than the second.
 add_variables() {
     local pair name
-    while IFS= read -r -d '' pair; do
+    for pair in "${pairs[@]}"; do
         ((${#pair} >= $1 && ${#pair} < $2)) || continue
         name=${pair%%=*}
         case $name in
@@ -1022,7 +1077,7 @@ add_variables() {
             continue
         fi
         line+=" \"$pair\""
-    done </proc/self/environ
+    done
 }
 
 # Start sshd beside the command: as a daemon, so that it is not a child that the command may wait for, and has
@@ -1060,6 +1115,8 @@ for name in LD_LIBRARY_PATH DYLD_LIBRARY_PATH; do
     fi
 done
 unset name value
+# For an sshd that an operator started without the entrypoint.
+. /etc/imagebuilder/cuda-compat.sh
 exec "$@"
 IMAGEBUILDER_END_OF_FILE
 
@@ -1092,7 +1149,7 @@ ENV LANG="C.UTF-8" \
     PYTORCH_VERSION="2.15.0" \
     TINI_SUBREAPER="1" \
     VIRTUAL_ENV="/opt/venv"
-LABEL org.imagebuilder.lock="f8654f31012a92e3203b37a3c1c2b5016ff5570fc79156e44c5d1406ad35f797" \
+LABEL org.imagebuilder.lock="5662db5fd6bb7c80e406e2b2e4787fcf5a860cfbf5214a5cdf8cd1b0043cb01a" \
       org.imagebuilder.pin.cuda="13.2.86" \
       org.imagebuilder.pin.cudnn="9.26.0.51" \
       org.imagebuilder.pin.gcc="14.2.0" \
@@ -1105,7 +1162,7 @@ LABEL org.imagebuilder.lock="f8654f31012a92e3203b37a3c1c2b5016ff5570fc79156e44c5
       org.imagebuilder.ssh.port="22" \
       org.imagebuilder.ssh.user="root" \
       org.opencontainers.image.base.name="debian:trixie" \
-      org.opencontainers.image.created="1970-01-01T00:00:00Z" \
+      org.opencontainers.image.created="2026-11-21T02:10:46Z" \
       org.opencontainers.image.description="PyTorch for CUDA 13 with NCCL, Open MPI and ssh, for training on several nodes" \
       org.opencontainers.image.title="cuda13-torch" \
       org.opencontainers.image.version="torch2.15.0-cu13.2-py3.13-trixie"

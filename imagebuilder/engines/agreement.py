@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from imagebuilder.bases import read
 from imagebuilder.engines.context import BuildContext
 from imagebuilder.errors import BuildError, LockError, Problem, RegistryError
 from imagebuilder.lock.model import BaseImage, Wheel
-from imagebuilder.plan import BuiltLayer, PackageLayer
+from imagebuilder.plan import BuiltLayer, CompiledLayer, PackageLayer
 from imagebuilder.resolve import closure
 from imagebuilder.resolve.request import Request
 
@@ -61,9 +63,10 @@ def require_build(context: BuildContext, layer: BuiltLayer) -> None:
     if context.request is None:
         return
     asked = closure.of_build(context.request(), context.lock, layer.component)
-    _require(
-        layer.wheels, asked, context, f"the lock of {context.lock.recipe}: builds.{layer.component}.wheels"
-    )
+    used = layer.wheels
+    if isinstance(layer, CompiledLayer):
+        used = tuple(wheel for part in layer.requirements for wheel in part.wheels)
+    _require(used, asked, context, f"the lock of {context.lock.recipe}: builds.{layer.component}.wheels")
 
 
 def require_package_build(context: BuildContext, layer: PackageLayer) -> None:
@@ -96,6 +99,26 @@ def require_package(context: BuildContext, layer: PackageLayer, wheel: Path) -> 
             f"the package's own wheel requires {', '.join(found)}, which the image does not have",
             where=layer.title,
             hint="its backend adds that: name it under `dependencies` of [project], or under `pip:`",
+        )
+
+
+def require_compiled(context: BuildContext, layer: CompiledLayer, wheel: Path) -> None:
+    """Refuse a compiled wheel that requires something which the image does not have.
+
+    Raises:
+        BuildError: names it.
+
+    """
+    if context.request is None:
+        return
+    request = context.request()
+    entry = next((item for item in request.compiles if item.component == layer.component), None)
+    extras = sorted(Requirement(entry.requirement).extras) if entry else ()
+    if found := closure.lacking(wheel, extras, request, context.lock):
+        raise BuildError(
+            f"the compiled wheel requires {', '.join(found)}, which the image does not have",
+            where=layer.title,
+            hint="its source does not say so before it is compiled: add it under `pip:`",
         )
 
 

@@ -219,7 +219,8 @@ def _moved_on(text: str, where: str) -> FetchError | None:
     return FetchError(
         f"the archive no longer has {', '.join(names[:3])}{more}",
         where=where,
-        hint="lock again with --upgrade, or leave out --engine docker: the store's packages are used then",
+        hint="lock newer packages: imagebuilder lock --upgrade; or add --base bootstrap, or leave out "
+        "--engine docker: both take packages from the store, a cache or a snapshot service, too",
     )
 
 

@@ -24,6 +24,7 @@ from imagebuilder.plan import (
 from imagebuilder.store import Store
 
 if TYPE_CHECKING:
+    from imagebuilder.registry.cache import Cache
     from imagebuilder.resolve.request import Request
 
 Step = (
@@ -45,6 +46,9 @@ class BuildContext:
         progress: shows the steps.
         request: reads what the recipe asks for; the wheels of the lock are held to it.
         recipe_folder: where the folders that the recipe copies are relative to.
+        cache: has layers and packages of other builds, or None.
+        remake: make every layer that the store lacks, even if the cache has it.
+        whole: fetch the layers that only the cache has, because the image is about to be read.
 
     """
 
@@ -54,6 +58,9 @@ class BuildContext:
     progress: Progress
     request: Callable[[], Request] | None = None
     recipe_folder: Path = Path()
+    cache: Cache | None = None
+    remake: bool = False
+    whole: bool = False
 
 
 def step_of(layer: Scheduled) -> Step:

@@ -122,11 +122,13 @@ def _based(
         yield _labelled(plan), _registry_base(plan, system, builder, context, folder)
         return
     base = bases.choose(system, options.base)
+    contexts: list[tuple[str, str]] = []
     if not base.digest:
         # Only a package's own fields say whether it is essential, so all are downloaded.
         _fetch(system.debs, context)
+        contexts.append(("debs", str(_hand_in(system, context, folder / "debs"))))
     with bases.handed(base, system, builder, context) as place:
-        yield _labelled(plan, base.digest), ((base.name, place),)
+        yield _labelled(plan, base.digest), ((base.name, place), *contexts)
 
 
 def _labelled(plan: Plan, base_digest: str = "") -> Plan:
@@ -200,7 +202,8 @@ def _request(
         platform=plan.platform,
         contexts=contexts,
         secrets=sitefiles.write(context.site, plan.system, folder),
-        arguments=sitefiles.arguments(context.site),
+        # BuildKit writes this time into the config, as our own engine does.
+        arguments=(*sitefiles.arguments(context.site), ("SOURCE_DATE_EPOCH", str(plan.config.epoch))),
         # No attestations: with one, the result is an index with a new digest for every build.
         outputs=("--provenance=false", *sitefiles.network(context.site)),
     )

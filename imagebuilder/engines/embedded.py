@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from imagebuilder.core import platforms
@@ -23,11 +23,12 @@ __all__ = ["BuildContext", "Built", "build", "missing_layers", "require_possible
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What a build did: the image, its layers made and reused, bytes fetched, and seconds."""
+    """What a build did: the image, its layers made, reused and left in the cache, bytes fetched, seconds."""
 
     image: ImageRecord
     made: int
     reused: int
+    away: int
     fetched: int
     seconds: float
 
@@ -80,10 +81,11 @@ def _build(plan: Plan, context: BuildContext) -> Built:
             records[layer.key] = record
             context.progress.end(layer.key, layer.title, "cached", record.size)
     hints.check(context.lock, records)
+    shared, fetched = _shared([layer for layer in plan.layers if layer.key not in records], context)
+    records.update(shared)
     lacking = [layer for layer in plan.layers if layer.key not in records]
     missing = [layer for layer in lacking if not isinstance(layer, ProjectLayer)]
     require_possible(missing, choose_tools(context.site))
-    fetched = 0
     compared = context.request if missing or not _was_made(plan, context.store) else None
     if compared:
         # Imported here, because it loads the solvers, which a build without changes does not need.
@@ -94,7 +96,8 @@ def _build(plan: Plan, context: BuildContext) -> Built:
         # Imported here, because it loads the network, the solvers and everything that makes layers.
         from imagebuilder.engines.schedule import check_wheels, make_layers
 
-        made, fetched = make_layers(missing, context)
+        made, downloaded = make_layers(missing, context)
+        fetched += downloaded
         records.update(made)
         check_wheels(plan, context)
         hints.check(context.lock, records)
@@ -105,13 +108,52 @@ def _build(plan: Plan, context: BuildContext) -> Built:
     )
     image = oci.write_image(plan, [records[layer.key] for layer in plan.layers], context.store)
     made_here = sum(not records[layer.key].is_empty for layer in lacking)
+    away = sum(not context.store.has_blob(layer.record.digest) for layer in image.layers)
     return Built(
         image=image,
         made=made_here,
-        reused=len(image.layers) - made_here,
+        reused=len(image.layers) - made_here - away,
+        away=away,
         fetched=fetched,
         seconds=time.monotonic() - started,
     )
+
+
+def _shared(layers: Sequence[Layer], context: BuildContext) -> tuple[dict[str, LayerRecord], int]:
+    """Take layers from the cache; returns them by key, and the bytes fetched.
+
+    A layer's bytes stay away until somebody needs them: a component that is compiled against this one, or
+    the caller, see `BuildContext.whole`.
+    """
+    if context.cache is None or context.remake or not layers:
+        return {}, 0
+    from imagebuilder.registry import cache  # late: a build without one does not load the network
+
+    store, progress = context.store, context.progress
+    received: list[int] = []
+    taken = cache.take(hints.claims(context.lock, layers), context.cache, store)
+    compiles = any(isinstance(layer, BuiltLayer) and layer.key not in taken for layer in layers)
+    needed = [
+        taken[layer.key]
+        for layer in layers
+        if layer.key in taken and (context.whole or (compiles and isinstance(layer, BuiltLayer)))
+    ]
+    lacking = [record for record in needed if not store.has_blob(record.digest)]
+    if size := sum(record.size for record in lacking):
+        progress.begin("cache", context.cache.reference.name, "fetching", size)
+
+        def advance(count: int) -> None:
+            received.append(count)
+            progress.advance("cache", count)
+
+        lost = cache.bring(lacking, store, context.site, advance, progress.note)
+        hints.require_true_tables(lacking, store)
+        taken = {key: record for key, record in taken.items() if record not in lost}
+        progress.end("cache", context.cache.reference.name, "done", size)
+    for layer in layers:
+        if layer.key in taken:
+            progress.end(layer.key, layer.title, "cached", taken[layer.key].size)
+    return taken, sum(received)
 
 
 def _own_layer(layer: ProjectLayer, context: BuildContext) -> LayerRecord:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 
+from imagebuilder.core import labels as label_names
 from imagebuilder.core import platforms
 from imagebuilder.core.progress import Advance, no_advance
 from imagebuilder.core.yamlfile import printable
@@ -64,6 +65,8 @@ def load(
 ) -> LoadResult:
     """Load an image, name it `name:<its tag>` and `name:latest`, and check what the engine has.
 
+    An older image of the same recipe that loses its last name by this is removed, unless a container uses it.
+
     For another architecture than this host's, each tag ends with it (`latest-arm64`), so that the image does
     not replace the one that runs here without an emulator.
 
@@ -86,11 +89,13 @@ def load(
     references = tuple(f"{name}:{tag}" for tag in wanted)
     moved, by_archive = 0, False
     with _explained(engine), store.in_use():
+        older = _named(engine, references)
         if not _has(engine, references[0], image):
             moved, by_archive = _send(image, store, engine, references[0], advance)
         _check(engine, references[0], image, store)
         for tag in wanted[1:]:
             engine.client.api.tag(references[0], name, tag)
+        _remove_nameless(engine, older, references[0])
     return LoadResult(
         reference=references[0], references=references, moved_bytes=moved, by_archive=by_archive
     )
@@ -176,6 +181,34 @@ def _has(engine: Engine, reference: str, image: ImageRecord) -> bool:
         return _is_same(engine.client.images.get(reference).attrs, image)
     except ImageNotFound:
         return False
+
+
+def _named(engine: Engine, references: Iterable[str]) -> set[str]:
+    """Return the ids of the images that have these names so far."""
+    ids = set()
+    for reference in references:
+        with contextlib.suppress(ImageNotFound):
+            ids.add(str(engine.client.images.get(reference).id))
+    return ids
+
+
+def _remove_nameless(engine: Engine, ids: Iterable[str], loaded: str) -> None:
+    """Remove images that the loaded one has left without a name, if they are of the same recipe.
+
+    Removal is not forced: the engine refuses it for an image that a container uses, also a stopped one, and
+    for one that the engine itself needs for another image.
+    """
+    recipe = engine.client.images.get(loaded).labels.get(label_names.RECIPE)
+    for identity in ids:
+        try:
+            older = engine.client.images.get(identity)
+            names = [*older.tags, *(older.attrs.get("RepoDigests") or ())]
+            if recipe and not names and older.labels.get(label_names.RECIPE) == recipe:
+                engine.client.api.remove_image(identity, noprune=True)
+        except ImageNotFound:
+            continue  # some engines remove an image with its last name
+        except APIError as error:
+            log.info("%s keeps the older image %s: %s", engine.kind, identity, error.explanation)
 
 
 def _is_same(attributes: dict[str, Any], image: ImageRecord) -> bool:

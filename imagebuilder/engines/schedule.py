@@ -26,8 +26,8 @@ from imagebuilder.layers.bytecode.interpreter import Interpreters
 from imagebuilder.layers.package import wheel_name
 from imagebuilder.layers.wheels.collisions import check_collisions
 from imagebuilder.lock.model import Wheel
-from imagebuilder.plan import BuiltLayer, Layer, OsLayer, PackageLayer, Plan, WheelLayer
-from imagebuilder.store import DamagedDownloadError, LayerRecord, check_bytes
+from imagebuilder.plan import BuiltLayer, CompiledLayer, Layer, OsLayer, PackageLayer, Plan, WheelLayer
+from imagebuilder.store import DamagedDownloadError, LayerRecord, check_bytes, sparse
 
 
 def make_layers(layers: Sequence[Scheduled], context: BuildContext) -> tuple[dict[str, LayerRecord], int]:
@@ -48,6 +48,7 @@ def make_layers(layers: Sequence[Scheduled], context: BuildContext) -> tuple[dic
     records: dict[str, LayerRecord] = {}
     mended: set[str] = set()
     fetched = 0
+    context.progress.expect({step.key: _weight(step) for step in map(step_of, layers)})
     while missing := dict.fromkeys(step_of(layer) for layer in layers if layer.key not in records):
         with (
             Interpreters(context.store, choose_tools(context.site)) as pythons,
@@ -99,17 +100,17 @@ def check_wheels(plan: Plan, context: BuildContext) -> None:
     try:
         check_collisions(files)
     except BuildError:
-        # Wheels of layers that were made earlier may be damaged by now; compare without them.
+        # Wheels of layers that were made earlier may have holes, or be damaged by now; compare without these.
         damaged = [name for name, wheel in wheels.items() if _was_damaged(wheel, context)]
-        if not damaged:
-            raise
         check_collisions({name: path for name, path in files.items() if name not in damaged})
 
 
 def _package_wheel(plan: Plan, context: BuildContext) -> dict[str, Path]:
-    """Find the wheel of the user's project, by its name."""
+    """Find the wheels that were built here, by their names."""
     records = (
-        context.store.layer(layer.wheel_key) for layer in plan.layers if isinstance(layer, PackageLayer)
+        context.store.layer(layer.wheel_key)
+        for layer in plan.layers
+        if isinstance(layer, PackageLayer | CompiledLayer)
     )
     places = [context.store.blob(record.digest) for record in records if record]
     return {wheel_name(place): place for place in places}
@@ -117,6 +118,7 @@ def _package_wheel(plan: Plan, context: BuildContext) -> dict[str, Path]:
 
 def _was_damaged(wheel: Wheel, context: BuildContext) -> bool:
     """Remove a damaged download, which a later build downloads again; return whether it was damaged."""
+    sparse.fill(context.store, wheel.sha256)
     try:
         check_bytes(context.store.download(wheel.sha256), wheel.sha256, wheel.file)
     except DamagedDownloadError:
@@ -179,6 +181,7 @@ class _Queue:
             context.lock,
             context.store,
             context.site,
+            cache=context.cache,
             advance=self._received,
             finished=self._finished,
         )

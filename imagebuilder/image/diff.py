@@ -7,21 +7,23 @@ from dataclasses import dataclass, replace
 
 from imagebuilder.core import labels as label_names
 from imagebuilder.core import platforms
+from imagebuilder.image import oci
 from imagebuilder.lock.model import BaseLayer, Deb, Lock, Wheel
-from imagebuilder.plan import BuiltLayer, ImportedLayer, Layer, OsPart, Plan
+from imagebuilder.plan import BuiltLayer, BytecodeLayer, ImportedLayer, Layer, OsPart, Plan
 from imagebuilder.store import ImageRecord, Store
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedLayer:
-    """One layer: its digest or key, its title, and its bytes in a registry.
+    """One layer: its digest or key, its title, the pin that it belongs to, and its bytes in a registry.
 
     `measured` is false if the layer was never made here. Then `size` is that of its packages, which is close
-    for wheels, and too small for installed packages.
+    for wheels, too small for installed packages, and 0 for what is compiled.
     """
 
     identity: str
     title: str
+    component: str
     size: int
     measured: bool
 
@@ -152,17 +154,19 @@ def of_plan(name: str, lock: Lock, plan: Plan, store: Store) -> Side:
     """Describe a planned image, with the sizes of layers that the store has already."""
     parts = []
     for layer in plan.layers:
-        record = store.layer(layer.key)
+        record = store.known_layer(layer.key)
         if record is None and isinstance(layer, OsPart) and layer.debs:
             record = store.layer(layer.likely)
         if record is not None and record.is_empty:
             continue
-        packages = packages_of(layer)
+        # The wheels that it is compiled from say nothing about the size of bytecode.
+        packages = () if isinstance(layer, BytecodeLayer) else packages_of(layer)
         blob = layer.blob if isinstance(layer, ImportedLayer) else None
         parts.append(
             ComparedLayer(
                 identity=record.digest if record else blob.digest if blob else f"key:{layer.key}",
                 title=layer.title,
+                component=oci.component(layer),
                 size=record.size if record else sum(package.size for package in packages),
                 measured=record is not None or blob is not None,
             )
@@ -187,7 +191,11 @@ def of_image(name: str, image: ImageRecord, labels: Mapping[str, str]) -> Side:
         packages=None,
         layers=tuple(
             ComparedLayer(
-                identity=layer.record.digest, title=layer.title, size=layer.record.size, measured=True
+                identity=layer.record.digest,
+                title=layer.title,
+                component=layer.component,
+                size=layer.record.size,
+                measured=True,
             )
             for layer in image.layers
         ),

@@ -15,7 +15,6 @@ from imagebuilder.core import documents
 from imagebuilder.core import labels as label_names
 from imagebuilder.lock.model import BaseLayer
 from imagebuilder.plan import (
-    EPOCH,
     BuiltLayer,
     BytecodeLayer,
     FilesLayer,
@@ -74,8 +73,7 @@ def write_image(plan: Plan, layers: Sequence[LayerRecord], store: Store) -> Imag
         platform=plan.platform,
         siblings=plan.siblings,
         layers=tuple(
-            ImageLayer(record=record, title=layer.title, component=_component(layer))
-            for layer, record in made
+            ImageLayer(record=record, title=layer.title, component=component(layer)) for layer, record in made
         ),
     )
     store.put_image(image)
@@ -106,21 +104,37 @@ class IndexEntry:
 def index_document(entries: Sequence[IndexEntry], lock: str) -> bytes:
     """Return an image index; it depends only on its images and the lock file's checksum.
 
-    Its annotations are the labels that all images share, so that a registry can show them for the index.
+    Its annotations are the labels that all images share, so that a registry can show them for the index, and
+    the newest time of the images.
     """
     ordered = sorted(entries, key=lambda entry: entry.platform)
     common = set(ordered[0].labels.items()).intersection(*(entry.labels.items() for entry in ordered))
+    created = max(entry.labels.get(label_names.CREATED, "") for entry in ordered)
     index = {
         "schemaVersion": 2,
         "mediaType": INDEX_TYPE,
         "manifests": [entry.descriptor for entry in ordered],
-        "annotations": {**dict(common), **({label_names.LOCK: lock} if lock else {})},
+        "annotations": {
+            **dict(common),
+            **({label_names.CREATED: created} if created else {}),
+            **({label_names.LOCK: lock} if lock else {}),
+        },
     }
     return documents.dumps(index)
 
 
 def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: Store) -> IndexRecord:
     """Write the index of one recipe's images for several platforms, and its record in the store.
+
+    Args and errors: as `index_of` has them.
+    """
+    record = index_of(images, tags, lock, store)
+    store.put_index(record)
+    return record
+
+
+def index_of(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: Store) -> IndexRecord:
+    """Write the index of one recipe's images for several platforms, without a record in the store.
 
     Args:
         images: at least one, each for another platform.
@@ -146,11 +160,9 @@ def join(images: Sequence[ImageRecord], tags: Sequence[str], lock: str, store: S
         for image, own in zip(ordered, labels, strict=True)
     ]
     digest, _ = store.put_bytes(index_document(entries, lock))
-    record = IndexRecord(
+    return IndexRecord(
         name=ordered[0].name, manifest=digest, tag=tags[0], tags=tuple(tags), lock=lock, images=ordered
     )
-    store.put_index(record)
-    return record
 
 
 def is_image_of(plan: Plan, image: ImageRecord, store: Store) -> bool:
@@ -175,11 +187,20 @@ def manifest_document(config: bytes, layers: Sequence[LayerRecord | BaseLayer]) 
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
         "config": descriptor(CONFIG_TYPE, config),
-        "layers": [
-            {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size} for layer in layers
-        ],
+        "layers": [_layer(layer) for layer in layers],
     }
     return documents.dumps(manifest)
+
+
+def _layer(layer: LayerRecord | BaseLayer) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "mediaType": layer.media_type,
+        "digest": layer.digest,
+        "size": layer.size,
+    }
+    if isinstance(layer, LayerRecord) and layer.toc:
+        described["annotations"] = {label_names.TOC: layer.toc}
+    return described
 
 
 def descriptor(media_type: str, document: bytes) -> dict[str, Any]:
@@ -200,16 +221,19 @@ def image_config(plan: Plan, diff_ids: Sequence[str]) -> dict[str, Any]:
         "Labels": dict(config.labels),
     }
     return {
-        "created": EPOCH,
+        "created": config.created,
         "architecture": plan.architecture,
         "os": "linux",
         "config": {key: value for key, value in run.items() if value},
         "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
-        "history": [{"created": EPOCH, "created_by": CREATED_BY + layer.title} for layer in plan.layers],
+        "history": [
+            {"created": config.created, "created_by": CREATED_BY + layer.title} for layer in plan.layers
+        ],
     }
 
 
-def _component(layer: Layer) -> str:
+def component(layer: Layer) -> str:
+    """Return the pin that a layer belongs to, or which part of the image it is: `debian`, `project`."""
     match layer:
         case ImportedLayer():
             return "base"

@@ -1,8 +1,8 @@
 """The bytes of layers: tar headers, and gzip files of many members. Nothing here depends on clock or host.
 
 A gzip file may be a sequence of members (RFC 1952, section 2.2), and readers of OCI layers take them as one
-stream. So a layer can contain members copied from wheels (`layers.wheels.layer`), uncompressed members, and
-members that several threads compressed.
+stream. So a layer can contain members copied from wheels (`layers.wheels.layer`), and members that several
+threads compressed (`layers.stargz`).
 
 Tar headers are POSIX ustar, with a pax header only if a path or size does not fit.
 """
@@ -14,14 +14,7 @@ import re
 import struct
 import tarfile
 import zlib
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import BinaryIO
-
-from imagebuilder.core import process
-from imagebuilder.core.progress import Advance
-from imagebuilder.store import LayerRecord, Store
 
 MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 TAR_END = bytes(1024)
@@ -30,6 +23,8 @@ GZIP_HEADER = bytes((0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF))
 
 _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _BLOCK = 512
+# A part of the format of every layer: another level gives other digests.
+LEVEL = 6
 _COMPONENT_LIMIT = 255
 _PATH_LIMIT = 4095
 _STORED_LIMIT = 0xFFFF
@@ -39,9 +34,6 @@ _DEVICE = slice(329, 345)
 _OCTAL_SIZE_LIMIT = 8**11
 _NAME_LIMIT = 100
 _PREFIX_LIMIT = 155
-# A part of the format of every compressed layer: another chunk size or level gives other digests.
-_CHUNK = 1 << 20
-_LEVEL = 6
 
 
 def path_problem(path: str) -> str:
@@ -110,9 +102,13 @@ def gzip_trailer(crc: int, size: int) -> bytes:
     return struct.pack("<II", crc, size & 0xFFFFFFFF)
 
 
-def stored_member(data: bytes) -> bytes:
-    """Return a gzip member that contains the data uncompressed."""
-    return GZIP_HEADER + stored_blocks(data, last=True) + gzip_trailer(zlib.crc32(data), len(data))
+def packed_member(data: bytes, level: int = LEVEL) -> bytes:
+    """Return a gzip member that contains the data, compressed by libdeflate."""
+    # Imported here, so that commands that compress nothing start faster.
+    import deflate
+
+    body = deflate.deflate_compress(data, level)
+    return b"".join((GZIP_HEADER, body, gzip_trailer(zlib.crc32(data), len(data))))
 
 
 def settle_headers(file: BinaryIO) -> None:
@@ -134,63 +130,6 @@ def settle_headers(file: BinaryIO) -> None:
             file.seek(place)
             file.write(header)
     file.seek(0)
-
-
-def compress_tar(stream: BinaryIO, store: Store, advance: Advance) -> LayerRecord:
-    """Compress an uncompressed tar into a layer of the store, on all cores.
-
-    Args:
-        stream: the tar; read to its end.
-        store: the blob is written to it.
-        advance: called with the bytes read.
-
-    Raises:
-        StoreError: the blob cannot be written.
-
-    """
-    diff_id = hashlib.sha256()
-    unpacked = 0
-    workers = min(process.cores(), 8)
-    with store.writer() as writer, ThreadPoolExecutor(workers) as pool:
-        members: deque[Future[bytes]] = deque()
-        for chunk in _chunks(stream):
-            members.append(pool.submit(_compressed_member, chunk))
-            diff_id.update(chunk)
-            unpacked += len(chunk)
-            advance(len(chunk))
-            if len(members) > 2 * workers:
-                writer.write(members.popleft().result())
-        for member in members:
-            writer.write(member.result())
-        digest, size = writer.commit()
-    return LayerRecord(
-        digest=digest,
-        diff_id=f"sha256:{diff_id.hexdigest()}",
-        size=size,
-        unpacked=unpacked,
-        media_type=MEDIA_TYPE,
-    )
-
-
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    """Cut a stream into pieces of equal size, even if a pipe returns fewer bytes at once."""
-    while True:
-        parts: list[bytes] = []
-        missing = _CHUNK
-        while missing and (part := stream.read(missing)):
-            parts.append(part)
-            missing -= len(part)
-        if not parts:
-            return
-        yield b"".join(parts)
-
-
-def _compressed_member(chunk: bytes) -> bytes:
-    # Imported here, so that commands that compress nothing start faster.
-    import deflate
-
-    body = deflate.deflate_compress(chunk, _LEVEL)
-    return b"".join((GZIP_HEADER, body, gzip_trailer(zlib.crc32(chunk), len(chunk))))
 
 
 def _member(path: str, *, mode: int, size: int, kind: bytes, target: str, uid: int) -> bytes:

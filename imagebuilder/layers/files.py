@@ -13,7 +13,7 @@ from io import BytesIO
 
 from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import BuildError
-from imagebuilder.layers import archive
+from imagebuilder.layers import archive, stargz
 from imagebuilder.plan import VENV, Entry, FilesLayer, KeysLayer
 from imagebuilder.plan.sshkeys import make_pair
 from imagebuilder.store import LayerRecord, Store
@@ -70,7 +70,7 @@ def build_files_layer(layer: FilesLayer, store: Store) -> LayerRecord:
     for path in sorted({*entries, *folders}):
         tar += _member(path, entries[path]) if path in entries else archive.directory(path, folders[path])
     tar += archive.TAR_END
-    return archive.compress_tar(BytesIO(tar), store, no_advance)
+    return stargz.compress_tar(BytesIO(tar), store, no_advance)
 
 
 def build_keys_layer(layer: KeysLayer, store: Store) -> LayerRecord:

@@ -1,41 +1,71 @@
-"""The `layers:` of a lock: digest, diffID and sizes of the layers that its wheels give.
+"""The `layers:` of a lock: digest, diffID and sizes of the layers that recipe and lock give.
 
-They depend only on the bytes of the wheels, so they are a check: a build makes every layer from its wheels,
-and compares the result with the lock. A build never takes a layer from the lock without making it.
+They follow from the packages, so they are a check: every layer that a build makes is compared with them.
+They also say which bytes to take from a cache, see `registry.cache`: there the lock decides, as for packages.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from imagebuilder import plan as plans
 from imagebuilder.core import process, tarstream
 from imagebuilder.errors import InputError, LockError, Problem
+from imagebuilder.layers import archive, stargz
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import KnownLayer, Lock
-from imagebuilder.plan import Plan, WheelLayer
-from imagebuilder.store import LayerRecord, Store, explained
+from imagebuilder.plan import BytecodeLayer, ImportedLayer, Layer, Plan, WheelLayer
+from imagebuilder.store import EMPTY_LAYER, LayerRecord, Store, explained
+
+Keys = Sequence[Sequence[str]]
+"""The keys of the layers of each section of a lock file."""
 
 log = logging.getLogger(__name__)
 
 
-def learn(file: LockFile, store: Store) -> LockFile:
+def learn(file: LockFile, keys: Keys, store: Store, earlier: LockFile | None = None) -> LockFile:
     """Add to locks the records that the store has of their layers.
 
     Entries of layers that the store does not have are kept if the layer is still one of the lock.
 
     Args:
         file: the locks; entries of layers that they no longer have are removed.
-        store: its records replace the lock's entries, because the store made these layers from the wheels.
+        keys: of the layers of each lock, the lowest first.
+        store: its records replace the lock's entries, because the store made these layers from the packages.
+        earlier: the lock before it was resolved again; entries of layers that stay the same stay.
 
     """
-    return replace(file, sections=tuple(_learn(lock, store) for lock in file.sections))
+    learnt = []
+    for platform, lock, own in zip(file.platforms, file.sections, keys, strict=True):
+        before = earlier.section(platform) if earlier else None
+        learnt.append(_learn(lock, own, store, before.layers if before else ()))
+    return replace(file, sections=tuple(learnt))
+
+
+def claims(lock: Lock, layers: Sequence[Layer]) -> dict[str, LayerRecord]:
+    """Return what the lock says of layers, by their key, as the records that making them would give."""
+    known = {claim.key: claim for claim in lock.layers}
+    found = {layer.key: _claimed(known[layer.key], layer) for layer in layers if layer.key in known}
+    return {key: record for key, record in found.items() if record is not None}
+
+
+def _claimed(claim: KnownLayer, layer: Layer) -> LayerRecord | None:
+    if claim.size == 0:
+        # Bytecode is often empty, and an image works without it. Another layer cannot be denied by a lock.
+        return EMPTY_LAYER if isinstance(layer, BytecodeLayer) else None
+    return LayerRecord(
+        digest=claim.digest,
+        diff_id=claim.diff_id,
+        size=claim.size,
+        unpacked=claim.unpacked,
+        toc=claim.toc,
+        media_type=layer.blob.media_type if isinstance(layer, ImportedLayer) else archive.MEDIA_TYPE,
+    )
 
 
 def check(lock: Lock, records: Mapping[str, LayerRecord]) -> None:
@@ -51,7 +81,7 @@ def check(lock: Lock, records: Mapping[str, LayerRecord]) -> None:
     """
     problems = [
         Problem(
-            message=f"the layer's wheels give {difference}",
+            message=f"the layer's packages give {difference}",
             where=f"{lock.recipe}.lock: layers: {claim.key}",
             hint="somebody changed the lock: look at its history; `imagebuilder lock` writes the true values",
         )
@@ -69,25 +99,31 @@ def _difference(record: LayerRecord, claim: KnownLayer) -> str:
         ("diffID", record.diff_id, claim.diff_id),
         ("size", record.size, claim.size),
         ("unpacked size", record.unpacked, claim.unpacked),
+        ("table of contents", record.toc or "none", claim.toc or "none"),
     )
     return next(
         (f"the {what} {made}, but the lock says {said}" for what, made, said in fields if made != said), ""
     )
 
 
-def remember(path: Path, store: Store) -> int:
+def remember(path: Path, file: LockFile, keys: Keys, store: Store) -> int:
     """Add the store's records of layers to the lock of a recipe.
 
+    Args:
+        path: the recipe.
+        file: its lock, as the build read it.
+        keys: see `learn`.
+        store: has the layers that the build made.
+
     Returns:
-        The number of layers added; 0 also if the lock cannot be written, because the entries are only a
-        check.
+        The number of layers added; 0 also if the lock has changed meanwhile or cannot be written, because
+        the next build adds them.
 
     """
     place = locks.path_for(path)
-    file = lockfile.read(place)
-    made = learn(file, store)
+    made = learn(file, keys, store)
     added = {layer.key for layer in _all_known(made)} - {layer.key for layer in _all_known(file)}
-    if made == file:
+    if made == file or lockfile.read(place) != file:
         return 0
     try:
         lockfile.write(made, place)
@@ -129,6 +165,30 @@ def changed(plan: Plan, before: Mapping[str, LayerRecord], store: Store) -> tupl
     )
 
 
+def require_true_tables(records: Iterable[LayerRecord], store: Store) -> None:
+    """Refuse layers from a registry whose table of contents does not say what their tar has.
+
+    The search for secrets and all comparisons read the tar; engines that fetch single files read the table.
+
+    Raises:
+        LockError: names a layer; its blob is removed.
+
+    """
+    said = {record.digest: record.toc for record in records if record.toc and store.has_blob(record.digest)}
+    with ThreadPoolExecutor(process.cores()) as pool:
+        found = pool.map(lambda digest: stargz.true_table(store.blob(digest)), said)
+        wrong = [digest for digest, toc in zip(said, found, strict=True) if toc != said[digest]]
+    for digest in wrong:
+        store.drop_away(digest)
+        store.blob(digest).unlink(missing_ok=True)
+    if wrong:
+        raise LockError(
+            f"the table of contents of the layer {wrong[0]} is not what its tar gives and the lock says",
+            where="layers",
+            hint="somebody changed the lock: look at its history; `imagebuilder lock` writes the true values",
+        )
+
+
 def is_as_recorded(record: LayerRecord, store: Store) -> bool:
     """Read a layer, and return whether it has the digest and the diffID of its record."""
     if record.is_empty:
@@ -143,9 +203,8 @@ def is_as_recorded(record: LayerRecord, store: Store) -> bool:
         return False
 
 
-def _learn(lock: Lock, store: Store) -> Lock:
-    own = {layer.key: layer for layer in lock.layers}
-    keys = (layer.key for layer in plans.wheel_layers(lock))
+def _learn(lock: Lock, keys: Sequence[str], store: Store, earlier: Sequence[KnownLayer]) -> Lock:
+    own = {layer.key: layer for layer in (*earlier, *lock.layers)}
     known = (_of_store(key, store) or own.get(key) for key in keys)
     return lock.knowing(tuple(layer for layer in known if layer is not None))
 
@@ -160,6 +219,7 @@ def _of_store(key: str, store: Store) -> KnownLayer | None:
         diff_id=record.diff_id,
         size=record.size,
         unpacked=record.unpacked,
+        toc=record.toc,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -27,7 +27,7 @@ from imagebuilder.layers.project import write_folder
 from imagebuilder.layers.wheels.layer import build_wheel_layer
 from imagebuilder.layers.wheels.members import listed, opened
 from imagebuilder.lock.model import Wheel
-from imagebuilder.plan import PackageLayer, WheelLayer, backend
+from imagebuilder.plan import CompiledLayer, Layer, PackageLayer, WheelLayer, backend
 from imagebuilder.recipe.requirements import read_package
 from imagebuilder.store import LayerRecord, Store, check_bytes, explained
 
@@ -36,7 +36,7 @@ _SECONDS = 1800
 # Bytes of a wheel. A larger one holds data, which should not be in a package.
 _LIMIT = 1 << 30
 # Media type of the wheel in the store. No image refers to the wheel, so it is pruned first.
-_WHEEL = "application/vnd.imagebuilder.wheel"
+WHEEL = "application/vnd.imagebuilder.wheel"
 # The same for the root that backends run in, without a project.
 _ROOT = "application/vnd.imagebuilder.package-root"
 _ROOT_TAR = "root.tar"
@@ -83,14 +83,15 @@ def build_package_wheel(
         _run(layer, source, sandbox)
         if root is None:
             sandbox.copy_out(_ROOT_TAR)
-            store.put_layer(layer.root_key, _keep(folder / _ROOT_TAR, _ROOT, store))
+            store.put_layer(layer.root_key, keep(folder / _ROOT_TAR, _ROOT, store))
         sandbox.copy_out(_PRODUCT)
         product = _checked_copy(source, folder / _PRODUCT, folder / "checked.whl")
         _require_own(layer, source, product)
-        return _keep(product, _WHEEL, store)
+        return keep(product, WHEEL, store)
 
 
-def _keep(file: Path, media_type: str, store: Store) -> LayerRecord:
+def keep(file: Path, media_type: str, store: Store) -> LayerRecord:
+    """Write a file to the store as a blob that no image refers to; returns its record."""
     with store.writer() as writer, file.open("rb") as stream:
         while data := stream.read(_COPY):
             writer.write(data)
@@ -99,13 +100,13 @@ def _keep(file: Path, media_type: str, store: Store) -> LayerRecord:
 
 
 def build_package_layer(
-    layer: PackageLayer, wheel: LayerRecord, store: Store, advance: Advance
+    layer: PackageLayer | CompiledLayer, wheel: LayerRecord, store: Store, advance: Advance
 ) -> LayerRecord:
     """Unpack a package's wheel into a layer.
 
     Args:
         layer: the package's layer.
-        wheel: the record from `build_package_wheel`.
+        wheel: the record from `build_package_wheel`, or from `compiled.build_compiled_wheel`.
         store: has the wheel, and gets the layer.
         advance: called with the number of the wheel's bytes done.
 
@@ -127,6 +128,17 @@ def build_package_layer(
     )
     planned = WheelLayer(component=layer.component, wheels=(item,), python=layer.python, venv=layer.venv)
     return build_wheel_layer(planned, {item.sha256: place}, store, advance)
+
+
+def copy_wheels(layers: Iterable[Layer], store: Store, target: Store) -> None:
+    """Copy the wheels that were compiled for these layers, as far as a store has them, to another store."""
+    for layer in layers:
+        if isinstance(layer, CompiledLayer) and (record := store.layer(layer.wheel_key)):
+            with target.writer() as writer, store.blob(record.digest).open("rb") as stream:
+                while data := stream.read(_COPY):
+                    writer.write(data)
+                writer.commit()
+            target.put_layer(layer.wheel_key, record)
 
 
 def wheel_name(path: Path) -> str:

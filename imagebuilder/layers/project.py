@@ -21,7 +21,7 @@ from imagebuilder.core.progress import Advance, human
 from imagebuilder.core.streams import IterReader
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import BuildError, InputError, Problem
-from imagebuilder.layers import archive, dockerignore
+from imagebuilder.layers import archive, dockerignore, stargz
 from imagebuilder.layers.dockerignore import Matches, Rules
 from imagebuilder.layers.files import folder_mode
 from imagebuilder.plan import PackageLayer, ProjectLayer
@@ -143,6 +143,20 @@ def read(folder: Path) -> Listing:
     return Listing(files=tuple(files))
 
 
+def checksum_of_tests(folder: Path) -> str:
+    """Return the checksum of a folder of pytest files, without what Python and pytest leave there.
+
+    Raises:
+        InputError: it is not a folder, has no files, or has some that cannot be hashed.
+
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        raise InputError("is not a folder", where=str(folder), hint="name the folder with your test_*.py")
+    left = {"__pycache__", ".pytest_cache"}
+    files = (file for file in read(folder).files if left.isdisjoint(file.path.split("/")))
+    return Listing(files=tuple(files)).checksum
+
+
 def build_project_layer(layer: ProjectLayer, folder: Path, store: Store, advance: Advance) -> LayerRecord:
     """Make the layer of one of the project's folders.
 
@@ -161,7 +175,7 @@ def build_project_layer(layer: ProjectLayer, folder: Path, store: Store, advance
     if layer.user.uid > _MOST_UID:
         raise BuildError(f"the user id {layer.user.uid} does not fit into a tar header", where=layer.title)
     walk, files = _Walk(folder), list[ProjectFile]()
-    record = archive.compress_tar(cast("BinaryIO", IterReader(_tar(layer, walk, files))), store, advance)
+    record = stargz.compress_tar(cast("BinaryIO", IterReader(_tar(layer, walk, files))), store, advance)
     _require_planned(layer, walk, files)
     return record
 

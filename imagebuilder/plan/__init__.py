@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imagebuilder.plan.config import (
-    EPOCH,
+    FIRST_UID,
     PATH,
     Config,
     environment,
@@ -19,6 +19,7 @@ from imagebuilder.plan.layer import (
     VENV,
     BuiltLayer,
     BytecodeLayer,
+    CompiledLayer,
     Entry,
     FilesLayer,
     ImportedLayer,
@@ -38,14 +39,14 @@ from imagebuilder.plan.layout import (
     OWN_LAYER_BYTES,
     STATE,
     Plan,
+    locked_layers,
     parts,
     plan,
-    wheel_layers,
 )
 
 __all__ = [
     "BAKED_KEYS",
-    "EPOCH",
+    "FIRST_UID",
     "MAX_LAYERS",
     "NO_PROJECT",
     "OWN_LAYER_BYTES",
@@ -54,6 +55,7 @@ __all__ = [
     "VENV",
     "BuiltLayer",
     "BytecodeLayer",
+    "CompiledLayer",
     "Config",
     "Entry",
     "FilesLayer",
@@ -74,8 +76,8 @@ __all__ = [
     "index_tags",
     "inherited_env",
     "inherited_labels",
+    "locked_layers",
     "parts",
     "plan",
     "version",
-    "wheel_layers",
 ]

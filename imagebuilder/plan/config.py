@@ -10,6 +10,7 @@ from itertools import count
 from imagebuilder import catalog
 from imagebuilder.catalog import Selection
 from imagebuilder.core import labels as label_names
+from imagebuilder.core import times
 from imagebuilder.core.reference import TAG
 from imagebuilder.errors import InputError
 from imagebuilder.lock.file import LockFile
@@ -17,8 +18,6 @@ from imagebuilder.lock.model import Lock
 from imagebuilder.plan.layer import VENV, Project, User
 from imagebuilder.recipe import Recipe, tags
 
-# The time of everything in an image, in RFC 3339: the same lock gives the same bytes on any day.
-EPOCH = "1970-01-01T00:00:00Z"
 # Lists of folders. The folders of a base from a registry come after the image's own.
 _LISTS = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 # Variables that describe the base's user; the image may have another one.
@@ -32,12 +31,14 @@ _LOADING = re.compile(
     r"|PERL5?LIB|PERL5(?:OPT|DB)|NODE_(?:OPTIONS|PATH)|(?:JDK_|_)JAVA_OPTIONS|JAVA_TOOL_OPTIONS|RUBY(?:OPT|LIB)"
     r"|GIT_(?:SSH|SSH_COMMAND|EXEC_PATH|ASKPASS)|SSH_ASKPASS"
 )
+# The number of the image's user, unless it is root, or the base has that number.
+FIRST_UID = 1000
 PATH = f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The image's config; mappings are tuples of pairs, sorted by name."""
+    """The image's config; mappings are tuples of pairs, sorted by name. `created` is the lock's time."""
 
     env: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...]
@@ -46,6 +47,12 @@ class Config:
     user: str
     workdir: str
     ports: tuple[int, ...]
+    created: str = times.EPOCH
+
+    @property
+    def epoch(self) -> int:
+        """`created` in seconds since 1970, as SOURCE_DATE_EPOCH has it."""
+        return int(times.seconds(self.created))
 
 
 def config(selection: Selection, lock: Lock, user: User, project: Project) -> Config:
@@ -58,7 +65,7 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
     known = {
         "title": recipe.name,
         "version": version(selection, lock),
-        "created": EPOCH,
+        "created": lock.created,
         "base.name": lock.base,
         **({"revision": project.revision} if project.revision else {}),
         **({"base.name": lock.image.name, "base.digest": lock.image.digest} if lock.image else {}),
@@ -79,10 +86,16 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
             else {}
         ),
         **({label_names.TRAINING: training.model_dump_json(exclude_defaults=True)} if training else {}),
+        **({label_names.TESTS: project.tests} if project.tests else {}),
         **({label_names.PROOF: demands} if (demands := recipe.proof.label()) else {}),
         **({label_names.SSH_KEYS: "baked"} if recipe.ssh.keys == "baked" else {}),
         **{f"{label_names.ALLOWED_ENV}{entry.name}": entry.reason for entry in recipe.allow_env},
         **{f"{label_names.PIN}{name}": version for name, version in lock.pins.items()},
+        **{
+            f"{label_names.PROBE}{name}": component.probe.model_dump_json(exclude_defaults=True)
+            for name, component in selection.own.items()
+            if component.probe
+        },
     }
     return Config(
         env=tuple(sorted(environment(selection, lock).items())),
@@ -92,6 +105,7 @@ def config(selection: Selection, lock: Lock, user: User, project: Project) -> Co
         user="0:0" if user.uid == 0 else f"{user.uid}:0",
         workdir=recipe.workdir or user.home,
         ports=(recipe.ssh.port,),
+        created=lock.created,
     )
 
 
@@ -102,16 +116,20 @@ def user(recipe: Recipe, lock: Lock) -> User:
         return User(name="root", uid=0, home="/root")
     # Bases may have users: Ubuntu's has one with id 1000. A user with the recipe's name keeps its id.
     taken = lock.image.accounts if lock.image else {}
-    free = next(number for number in count(1000) if number not in taken.values())
+    free = next(number for number in count(FIRST_UID) if number not in taken.values())
     return User(name=name, uid=taken.get(name, free), home=f"/home/{name}")
 
 
 def environment(selection: Selection, lock: Lock) -> dict[str, str]:
     """Return all variables of the image. The recipe's win, then components', the venv's and the base's."""
+    below = inherited_env(lock.image.env) if lock.image else {}
     env = {"PATH": PATH, "VIRTUAL_ENV": VENV, "LANG": "C.UTF-8"}
     for part in selection.parts:
         env |= part.env(lock.pins.get(part.component.name, ""))
-    return _on_top(inherited_env(lock.image.env) if lock.image else {}, {**env, **selection.recipe.env})
+        # An override may have chosen another version than the base's.
+        if (marks := part.component.below) and part.component.name not in selection.recipe.override:
+            env |= {name: below[name] for name in marks.keeps if name in below}
+    return _on_top(below, {**env, **selection.recipe.env})
 
 
 def inherited_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ it up in the store before it makes the layer. It is computed once: layers are im
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import json
@@ -19,6 +20,7 @@ from typing import Any
 from imagebuilder import catalog
 from imagebuilder.core import labels as label_names
 from imagebuilder.lock.model import BaseLayer, Deb, Source, Wheel
+from imagebuilder.plan import backend
 
 VENV = catalog.VENV
 # The folder of the keys in an image with `ssh: {keys: baked}`.
@@ -62,7 +64,7 @@ class OsLayer:
     venv: str = VENV
     asked: tuple[str, ...] = dataclasses.field(default=(), metadata=_NOT_IN_KEY)
 
-    FORMAT = 1
+    FORMAT = 2
 
     @property
     def title(self) -> str:
@@ -100,7 +102,7 @@ class OsPart:
     about: str
     debs: tuple[Deb, ...]
 
-    FORMAT = 1
+    FORMAT = 2
 
     @property
     def title(self) -> str:
@@ -140,7 +142,7 @@ class UpperOsLayer(OsLayer):
 
     below: tuple[BaseLayer, ...]
 
-    FORMAT = 1
+    FORMAT = 2
 
     @property
     def title(self) -> str:
@@ -160,7 +162,7 @@ class WheelLayer:
     python: str
     venv: str = VENV
 
-    FORMAT = 1
+    FORMAT = 2
 
     @property
     def title(self) -> str:
@@ -230,7 +232,7 @@ class FilesLayer:
     name: str
     entries: tuple[Entry, ...]
 
-    FORMAT = 1
+    FORMAT = 2
 
     @property
     def title(self) -> str:
@@ -267,7 +269,7 @@ class BuiltLayer:
     steps: tuple[str, ...]
     produces: tuple[str, ...]
 
-    FORMAT = 1
+    FORMAT = 2
 
     @property
     def title(self) -> str:
@@ -319,6 +321,140 @@ class BuiltLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompiledLayer(BuiltLayer):
+    """A Python package of `compile:`: its source becomes a wheel, which is unpacked into the venv.
+
+    Attributes:
+        requirements: layers of wheels that are in the venv while it compiles: of the image, and others.
+        beside: more of the image's wheels, which its import needs. They change no byte of the wheel.
+        files: links and scripts of the image that compilers need.
+        patches: texts of changes to the source.
+        imports: modules to import at the end; none for the wheel's own top-level packages.
+        gigabytes: memory of one compiler, which limits how many run at a time.
+
+    """
+
+    requirements: tuple[WheelLayer, ...]
+    beside: tuple[WheelLayer, ...]
+    files: FilesLayer
+    patches: tuple[str, ...]
+    imports: tuple[str, ...]
+    gigabytes: int = 2
+
+    FORMAT = 1
+
+    venv = VENV
+
+    @property
+    def name(self) -> str:
+        """The package's name."""
+        return self.component
+
+    @property
+    def python(self) -> str:
+        """Release of the image's Python."""
+        return self.root.python
+
+    @property
+    def unpacked(self) -> tuple[WheelLayer | FilesLayer, ...]:
+        """The layers that lie in the root before it compiles."""
+        return (*self.requirements, *([self.files] if self.files.entries else []))
+
+    @property
+    def used(self) -> tuple[Wheel, ...]:
+        """All wheels of the root."""
+        return tuple(wheel for layer in (*self.requirements, *self.beside) for wheel in layer.wheels)
+
+    def script(self, place: str) -> str:
+        """Return the steps as one shell script; see `BuiltLayer.script`. It leaves `product/wheels/*.whl`."""
+        variables = {
+            "DESTDIR": f"{place}/product",
+            "PATH": f"{VENV}/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "USER": "root",
+            "HOME": "/root",
+            "HOSTNAME": "localhost",
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+            "SOURCE_DATE_EPOCH": "0",
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # Compiled files have no path of the build, no debugging information, and exported symbols only.
+            "CFLAGS": "-O2 -g0 -ffile-prefix-map=/build/work=.",
+            "CXXFLAGS": "-O2 -g0 -ffile-prefix-map=/build/work=.",
+            "LDFLAGS": "-Wl,-s",
+            # Without a network, Open MPI's mpicc complains on stderr, and CMake takes that for an option.
+            "OMPI_MCA_if": "^posix_ipv4",
+            **dict(self.env),
+        }
+        archive = shlex.quote(f"{place}/archives/{self.sources[0].file}")
+        modules = " ".join(self.imports)
+        lines = (
+            "set -eu",
+            "umask 022",
+            *(f"export {name}={shlex.quote(value)}" for name, value in variables.items()),
+            *_jobs(self.gigabytes),
+            "mkdir -p /build/project",
+            "cd /build/project",
+            f"tar -x --strip-components=1 --no-same-owner -f {archive}",
+            *(line for patch in self.patches for line in _patched(patch)),
+            *_written("/build/wheel.py", backend.script("wheel.py")),
+            *_written("/build/extension.py", backend.script("extension.py")),
+            # A build prints pages: of one that fails, the first errors are shown, and its end.
+            f"{{ code=0; {VENV}/bin/python -s /build/wheel.py 2>&1 || code=$?; echo $code >/build/code; }} |",
+            "    tee /build/said >&2",
+            '[ "$(cat /build/code)" = 0 ] || {',
+            "    echo compiling >&2",
+            "    grep -a -i -E -A 2 '(^|[^a-z])error([^a-z_]|$)' /build/said | cut -c 1-300 | head -n 7 >&2",
+            "    tail -n 3 /build/said | cut -c 1-300 >&2",
+            "    exit 1",
+            "}",
+            f"{VENV}/bin/python -s /build/extension.py {place}/beside {modules}".rstrip(),
+            'mkdir -p "$DESTDIR/wheels"',
+            'cp /build/wheels/*.whl "$DESTDIR/wheels/"',
+        )
+        return "".join(f"{line}\n" for line in lines)
+
+    @cached_property
+    def key(self) -> str:
+        return _key("compiled", self.FORMAT, self.wheel_key)
+
+    @cached_property
+    def wheel_key(self) -> str:
+        """Name the wheel, which the layer is made of."""
+        below = [layer.key for layer in (*self.below, *self.unpacked)]
+        made_of = [self.root.key, below, [source.sha256 for source in self.sources], self.script("")]
+        return _key("compiled-wheel", self.FORMAT, made_of)
+
+
+def _jobs(gigabytes: int) -> tuple[str, ...]:
+    """Return commands that set how many compilers run: one for each core, if there is memory for them."""
+    return (
+        "free=0",
+        "while read -r name size _; do",
+        f'    [ "$name" != MemAvailable: ] || free=$((size / {gigabytes << 20}))',
+        "done </proc/meminfo",
+        'JOBS="$(nproc)"',
+        '[ "$free" -ge "$JOBS" ] || JOBS=$free',
+        '[ "$JOBS" -ge 1 ] || JOBS=1',
+        'export JOBS MAX_JOBS="$JOBS" CMAKE_BUILD_PARALLEL_LEVEL="$JOBS" MAKEFLAGS="-j$JOBS"',
+    )
+
+
+def _written(path: str, text: str) -> tuple[str, ...]:
+    """Return commands that write a text. In base64, so that nothing in it can end a heredoc."""
+    encoded = base64.b64encode(text.encode()).decode()
+    lines = (encoded[at : at + 100] for at in range(0, len(encoded), 100))
+    return (f"base64 -d >{path} <<'TEXT'", *lines, "TEXT")
+
+
+def _patched(text: str) -> tuple[str, ...]:
+    return (
+        *_written("/build/patch", text),
+        "patch -p1 --batch --forward --no-backup-if-mismatch -i /build/patch",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PackageLayer:
     """The user's own package: a wheel that its backend makes of files of this host, unpacked into the venv.
 
@@ -347,7 +483,7 @@ class PackageLayer:
     venv: str = VENV
 
     component = "project"
-    FORMAT = 2  # increase this, too, if a change in `layers/hooks/package` or `plan/backend` changes bytes
+    FORMAT = 3  # increase this, too, if a change in `layers/hooks/package` or `plan/backend` changes bytes
 
     @property
     def title(self) -> str:
@@ -385,7 +521,7 @@ class KeysLayer:
     lock: str
     folder: str = BAKED_KEYS
 
-    FORMAT = 1
+    FORMAT = 2
 
     @property
     def title(self) -> str:
@@ -413,7 +549,7 @@ class ProjectLayer:
     checksum: str
     user: User
 
-    FORMAT = 1
+    FORMAT = 2
 
     @property
     def title(self) -> str:
@@ -431,12 +567,14 @@ class Project:
     Attributes:
         checksums: one for each folder that the recipe copies, in its order.
         package: one for the folder of the user's package; "" where the recipe has none.
+        tests: that of the folder of the user's own tests, which are not in the image; "" without one.
         revision: their commit, with `-dirty` where they differ from it; "" where none is known.
 
     """
 
     checksums: tuple[str, ...] = ()
     package: str = ""
+    tests: str = ""
     revision: str = ""
 
     @classmethod
@@ -445,7 +583,8 @@ class Project:
         checksums = tuple(labels.get(label_names.PROJECT, "").split())
         package = labels.get(label_names.PACKAGE, "").rpartition(" ")[2]
         revision = labels.get(label_names.REVISION, "") if checksums or package else ""
-        return cls(checksums=checksums, package=package, revision=revision)
+        tests = labels.get(label_names.TESTS, "")
+        return cls(checksums=checksums, package=package, tests=tests, revision=revision)
 
 
 NO_PROJECT = Project()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from imagebuilder import catalog
 from imagebuilder.catalog import Selection
 from imagebuilder.core import platforms
 from imagebuilder.errors import InputError
-from imagebuilder.lock.model import Deb, Lock, Wheel
+from imagebuilder.lock.model import Build, Compiled, Deb, Lock, Wheel
 from imagebuilder.plan import groups
 from imagebuilder.plan.config import Config, config, image_tags, user
 from imagebuilder.plan.layer import (
@@ -18,6 +18,7 @@ from imagebuilder.plan.layer import (
     VENV,
     BuiltLayer,
     BytecodeLayer,
+    CompiledLayer,
     Entry,
     FilesLayer,
     ImportedLayer,
@@ -48,6 +49,8 @@ _PYTHON_RUNS_ON = frozenset({"libc6", "libexpat1", "zlib1g"})
 _BACKENDS_RUN_ON = re.compile(
     r"libgcc-s1|libssl3.*|libbz2-1\.0|liblzma5|libffi[0-9]+|libsqlite3-0|libuuid1|dash"
 )
+# Components that packages of `compile:` find in their root if they are compiled, too.
+_MPIS = frozenset({"openmpi", "mpich"})
 # Where a project's build requirements are while it is built.
 _BUILD_VENV = "/build/venv"
 
@@ -74,6 +77,12 @@ class Plan:
     @property
     def platform(self) -> str:
         return platforms.of(self.architecture)
+
+    @property
+    def locked(self) -> tuple[Layer, ...]:
+        """The layers of `locked_layers`: all but the user's own files, and baked keys."""
+        own = PackageLayer | KeysLayer | ProjectLayer
+        return tuple(layer for layer in self.layers if not isinstance(layer, own))
 
     @property
     def system(self) -> OsLayer:
@@ -118,23 +127,13 @@ def plan(selection: Selection, lock: Lock, files: tuple[Entry, ...], project: Pr
         InputError: these are the files of another recipe.
 
     """
-    recipe, parts = selection.recipe, selection.parts
+    recipe = selection.recipe
     account = user(recipe, lock)
-    made = (
-        *(Entry(path=p, kind="link", mode=0o777, text=t) for part in parts for p, t in part.links.items()),
-        *(Entry(path=p, kind="file", mode=0o755, text=t) for part in parts for p, t in part.scripts.items()),
-    )
     return Plan(
         name=recipe.name,
         architecture=lock.architecture,
         layers=(
-            *_imported(lock),
-            *_system_layers(lock, account),
-            *_built_layers(selection, lock),
-            *_wheel_layers(lock),
-            *_bytecode_layers(lock),
-            # Small, and last: it differs between recipes, and must not lie below shared gigabytes.
-            FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
+            *locked_layers(selection, lock, files),
             *_package_layers(selection, lock, project.package),
             *([KeysLayer(image=recipe.name, lock=lock.checksum)] if recipe.ssh.keys == "baked" else []),
             # What changes every day.
@@ -161,9 +160,25 @@ def parts(system: OsLayer) -> tuple[OsPart, ...]:
     )
 
 
-def wheel_layers(lock: Lock) -> tuple[WheelLayer, ...]:
-    """Return the layers of wheels, which depend only on the lock."""
-    return tuple(_wheel_layers(lock))
+def locked_layers(selection: Selection, lock: Lock, files: tuple[Entry, ...]) -> tuple[Layer, ...]:
+    """Return the layers that recipe and lock alone determine: they are the same on every host.
+
+    The other layers of an image hold the user's own files, or a random key. See `plan` for the arguments.
+    """
+    parts = selection.parts
+    made = (
+        *(Entry(path=p, kind="link", mode=0o777, text=t) for part in parts for p, t in part.links.items()),
+        *(Entry(path=p, kind="file", mode=0o755, text=t) for part in parts for p, t in part.scripts.items()),
+    )
+    return (
+        *_imported(lock),
+        *_system_layers(lock, user(selection.recipe, lock)),
+        *_built_layers(selection, lock),
+        *_wheel_layers(lock),
+        *_bytecode_layers(lock),
+        # Small, and last: it differs between recipes, and must not lie below shared gigabytes.
+        FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
+    )
 
 
 def _project_layers(selection: Selection, project: Project, user: User) -> Iterable[ProjectLayer]:
@@ -204,33 +219,23 @@ def _system_layers(lock: Lock, user: User) -> tuple[OsLayer | OsPart, ...]:
 def _built_layers(selection: Selection, lock: Lock) -> tuple[BuiltLayer, ...]:
     """Return compiled components in the lock's order: each after those that it is compiled against."""
     parts = selection.by_name
-    image = {deb.name: deb for deb in lock.debs}
     done: dict[str, BuiltLayer] = {}
     for build in lock.builds:
+        if build.compiled:
+            done[build.component] = _compiled_layer(selection, lock, build, build.compiled, done)
+            continue
         part = parts.get(build.component)
         if part is None or part.built is None:
             continue
         how = part.built
-        compiler = catalog.fill("-{major}", parts["gcc"].pin) if "gcc" in parts else ""
         env = {
-            "CC": f"gcc{compiler}",
-            "CXX": f"g++{compiler}",
+            **_compilers(selection),
             **{name: catalog.fill(value, build.version) for name, value in how.env.items()},
         }
-        debs = (*(image[name] for name in build.system if name in image), *build.debs)
         done[build.component] = BuiltLayer(
             component=build.component,
             version=build.version,
-            root=OsLayer(
-                distribution=lock.base.partition(":")[0],
-                suite=lock.base.partition(":")[2],
-                architecture=lock.architecture,
-                debs=tuple(sorted(debs, key=lambda deb: (deb.name, deb.architecture))),
-                user=User(name="root", uid=0, home="/root"),
-                python=lock.python,
-                venv=VENV if how.sdist else "",
-                asked=build.packages,
-            ),
+            root=_root(lock, build, VENV if how.sdist or how.wheels else ""),
             below=tuple(done[name] for name in how.against if name in done),
             wheels=build.wheels,
             sources=build.sources,
@@ -239,6 +244,76 @@ def _built_layers(selection: Selection, lock: Lock) -> tuple[BuiltLayer, ...]:
             produces=tuple(path.strip("/") for path in part.filled(how.produces, build.version)),
         )
     return tuple(done.values())
+
+
+def _root(lock: Lock, build: Build, venv: str) -> OsLayer:
+    """Return the system that something is compiled in."""
+    image = {deb.name: deb for deb in lock.debs}
+    debs = (*(image[name] for name in build.system if name in image), *build.debs)
+    return OsLayer(
+        distribution=lock.base.partition(":")[0],
+        suite=lock.base.partition(":")[2],
+        architecture=lock.architecture,
+        debs=tuple(sorted(debs, key=lambda deb: (deb.name, deb.architecture))),
+        user=User(name="root", uid=0, home="/root"),
+        python=lock.python,
+        venv=venv,
+        asked=build.packages,
+    )
+
+
+def _compilers(selection: Selection) -> dict[str, str]:
+    gcc = selection.by_name.get("gcc")
+    version = catalog.fill("-{major}", gcc.pin) if gcc else ""
+    return {"CC": f"gcc{version}", "CXX": f"g++{version}"}
+
+
+def _compiled_layer(
+    selection: Selection, lock: Lock, build: Build, compiled: Compiled, done: Mapping[str, BuiltLayer]
+) -> CompiledLayer:
+    """Plan a package of `compile:`, in a root with the image's own compiler, MPI, Python and wheels."""
+    entry = selection.recipe.compiles[build.component]
+    wheels = {wheel.name: wheel for wheel in lock.wheels}
+    parts = selection.with_devel().parts if entry.cuda else ()
+    env = _compilers(selection)
+    for part in parts:
+        env |= part.env(lock.pins.get(part.component.name, "")) if part.component.name == "nvcc" else {}
+    if entry.cuda:
+        gpus = sorted(selection.recipe.hosts.gpus, key=catalog.numbers)
+        plain = [gpu.replace(".", "") for gpu in gpus]
+        env["TORCH_CUDA_ARCH_LIST"] = ";".join(gpus)
+        env |= {"CUDAARCHS": ";".join(plain), "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(plain)}
+    made = (
+        *(Entry(path=p, kind="link", mode=0o777, text=t) for part in parts for p, t in part.links.items()),
+        *(Entry(path=p, kind="file", mode=0o755, text=t) for part in parts for p, t in part.scripts.items()),
+    )
+    return CompiledLayer(
+        component=build.component,
+        version=build.version,
+        root=_root(lock, build, VENV),
+        below=tuple(layer for name, layer in done.items() if name in _MPIS),
+        wheels=build.wheels,
+        sources=build.sources,
+        env=tuple(sorted({**env, **entry.env}.items())),
+        steps=(),
+        produces=("wheels",),
+        requirements=_in_root((*(wheels[name] for name in compiled.against), *build.wheels), lock.python),
+        beside=_in_root(tuple(wheels[name] for name in compiled.beside), lock.python),
+        files=FilesLayer(name="links", entries=tuple(sorted(made, key=lambda item: item.path))),
+        patches=tuple(patch.text for patch in compiled.patches),
+        imports=entry.imports,
+        gigabytes=4 if entry.cuda else 2,
+    )
+
+
+def _in_root(wheels: tuple[Wheel, ...], python: str) -> tuple[WheelLayer, ...]:
+    """Return layers of wheels: large ones alone, as in the image, so that each is made once."""
+    large = sorted((w for w in wheels if w.size >= OWN_LAYER_BYTES), key=lambda w: w.name)
+    small = tuple(sorted((w for w in wheels if w.size < OWN_LAYER_BYTES), key=lambda w: w.name))
+    return (
+        *(WheelLayer(component=wheel.component, wheels=(wheel,), python=python) for wheel in large),
+        *([WheelLayer(component="build", wheels=small, python=python)] if small else []),
+    )
 
 
 def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:

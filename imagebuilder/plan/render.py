@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import posixpath
 import shlex
@@ -15,6 +16,7 @@ from imagebuilder.lock.model import Source, Wheel
 from imagebuilder.plan import (
     BuiltLayer,
     BytecodeLayer,
+    CompiledLayer,
     Entry,
     FilesLayer,
     KeysLayer,
@@ -43,12 +45,23 @@ class _Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class _Compiled:
-    """A build stage that compiles one component."""
+    """A build stage that compiles one component or package.
+
+    Attributes:
+        stage: its name.
+        product: the stage whose `/out` the image gets: of a package, the one that unpacks its wheel.
+        wheels: of a package, what is in its venv and what its import needs besides, by folder.
+        files: commands that make links and scripts.
+
+    """
 
     stage: str
+    product: str
     layer: BuiltLayer
     below: tuple[str, ...]
     script: str
+    wheels: tuple[tuple[str, tuple[Wheel, ...]], ...] = ()
+    files: tuple[str, ...] = ()
 
 
 def render(plan: Plan, template: str) -> str:
@@ -118,9 +131,17 @@ def _projects(plan: Plan) -> tuple[tuple[str, ProjectLayer], ...]:
 
 
 def upstream_sources(plan: Plan) -> tuple[Source, ...]:
-    """Return the source archives that the Dockerfile does not fetch: the user has to provide them."""
+    """Return the source archives that the Dockerfile does not fetch: the user has to provide them.
+
+    Among them are Python packages' sources: to download one, pip executes it with a network.
+    """
     layers = (layer for layer in plan.layers if isinstance(layer, BuiltLayer))
-    return tuple(source for layer in layers for source in layer.sources if source.upstream)
+    return tuple(
+        source
+        for layer in layers
+        for source in layer.sources
+        if source.upstream or isinstance(layer, CompiledLayer)
+    )
 
 
 def base_of(plan: Plan) -> str:
@@ -138,20 +159,38 @@ def _stage(number: int, layer: WheelLayer) -> _Stage:
 
 
 def _compiled(layer: BuiltLayer) -> _Compiled:
+    stage, product = f"compiled-{layer.component}", f"compiled-{layer.component}"
+    wheels: tuple[tuple[str, tuple[Wheel, ...]], ...] = ()
+    files: tuple[str, ...] = ()
+    if isinstance(layer, CompiledLayer):
+        product = f"wheel-{layer.component}"
+        sets = (("venv", layer.requirements), ("beside", layer.beside))
+        wheels = tuple(
+            (name, tuple(w for part in parts for w in part.wheels)) for name, parts in sets if parts
+        )
+        files = tuple(_commands([*layer.files.entries], inline=True))
     return _Compiled(
-        stage=f"compiled-{layer.component}",
+        stage=stage,
+        product=product,
+        wheels=wheels,
+        files=files,
         layer=layer,
         below=tuple(f"compiled-{other.component}" for other in layer.below),
         script=layer.script(_PLACE),
     )
 
 
-def _commands(entries: list[Entry]) -> list[str]:
-    """Return shell commands that make folders and links, because COPY makes neither."""
+def _commands(entries: list[Entry], *, inline: bool = False) -> list[str]:
+    """Return shell commands that make folders and links, because COPY makes neither; `inline` files too."""
     commands = []
     for entry in entries:
         path = shlex.quote(entry.path)
-        if entry.kind == "dir":
+        if inline and entry.kind != "dir":
+            commands.append(f"mkdir -p {shlex.quote(posixpath.dirname(entry.path))}")
+        if inline and entry.kind == "file":
+            text = base64.b64encode(entry.text.encode()).decode()
+            commands.append(f"echo {text} | base64 -d >{path} && chmod {entry.mode:04o} {path}")
+        elif entry.kind == "dir":
             commands.append(f"install -d -m {entry.mode:04o} {path}")
         elif entry.kind == "link":
             commands.append(f"ln -sfn {shlex.quote(entry.text)} {path}")

@@ -17,11 +17,13 @@ from imagebuilder.plan.sshkeys import NODE_ALIAS
 from imagebuilder.recipe import Recipe
 
 _FOLDER = "files"
+COMPAT = "/etc/imagebuilder/cuda-compat.sh"
 # Each file's path in the image, and its mode.
 _FILES = (
     ("entrypoint.bash", "/usr/local/bin/imagebuilder-entrypoint", 0o755),
     ("mpi-node.sh", "/usr/local/bin/imagebuilder-mpi-node", 0o755),
     ("await.sh", "/usr/local/bin/imagebuilder-await", 0o755),
+    ("cuda-compat.sh", COMPAT, 0o644),
     ("settings.template", "/etc/imagebuilder/settings", 0o644),
     ("sshd_config.template", "/etc/imagebuilder/sshd_config", 0o644),
     ("sshd_direct.conf.template", "/etc/ssh/sshd_config.d/imagebuilder.conf", 0o644),

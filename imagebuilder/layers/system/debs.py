@@ -10,13 +10,26 @@ from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import BuildError
 from imagebuilder.lock.model import Deb
 
-FIELDS = ("Package", "Version", "Architecture", "Essential", "Provides", "Depends", "Pre-Depends")
+FIELDS = (
+    "Package",
+    "Version",
+    "Architecture",
+    "Essential",
+    "Provides",
+    "Depends",
+    "Pre-Depends",
+    "Installed-Size",
+)
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]*")
+_SIZE = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """Fields of a package's control file; any one name of a group of alternatives satisfies the group."""
+    """Fields of a package's control file; any one name of a group of alternatives satisfies the group.
+
+    `unpacked` is the size in bytes that the package states, 0 if it states none; it is only an estimate.
+    """
 
     name: str
     version: str
@@ -25,6 +38,7 @@ class Package:
     provides: tuple[str, ...]
     depends: tuple[tuple[str, ...], ...]
     pre_depends: tuple[tuple[str, ...], ...]
+    unpacked: int = 0
 
 
 def rounds(packages: Sequence[Package]) -> tuple[tuple[str, ...], ...]:
@@ -159,6 +173,7 @@ def parse_package(control: str) -> Package:
         provides=tuple(group[0] for group in _groups(fields.get("Provides", "")) if group),
         depends=_groups(fields.get("Depends", "")),
         pre_depends=_groups(fields.get("Pre-Depends", "")),
+        unpacked=int(size[0]) << 10 if (size := _SIZE.fullmatch(fields.get("Installed-Size", ""))) else 0,
     )
 
 

@@ -9,17 +9,19 @@ Programs in the new root run in separate namespaces that contain only this root
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from imagebuilder.core import platforms
+from imagebuilder.core import platforms, process
 from imagebuilder.core.process import CommandError
 from imagebuilder.core.progress import Advance
 from imagebuilder.debian import suites
@@ -27,7 +29,8 @@ from imagebuilder.errors import BuildError, EnvironmentFault, LockError, Problem
 from imagebuilder.host import aptmirrors, emulation
 from imagebuilder.host.tools import HOST, Sandbox, Tools
 from imagebuilder.layers import hooks
-from imagebuilder.layers.archive import compress_tar, settle_headers
+from imagebuilder.layers.archive import settle_headers
+from imagebuilder.layers.stargz import compress_tar
 from imagebuilder.layers.system import debs as order
 from imagebuilder.layers.system import incremental
 from imagebuilder.layers.system.split import split
@@ -38,8 +41,10 @@ log = logging.getLogger(__name__)
 
 HANDED = "imagebuilder"  # the folder with the files that a build hands in; in the root it has the same name
 _TAR = "layer.tar"
+_ROOTS = "roots"  # where confine.pl mounts memory
 _LIMIT = 3600.0  # seconds; a set of 240 packages takes one minute, a slow disk ten
 _LOCK_AGAIN = "the lock was changed, or its archive changed a file: lock the recipe again"
+_SPARE = 256 << 20  # bytes beside the packages' files: caches, dpkg's database, modules compiled by packages
 _TAIL = 12  # lines of a log that an error shows
 _DOCTOR = "`imagebuilder doctor` checks it"
 _EXTRACT = '--setup-hook=sh "$1/imagebuilder/hooks/extract.sh" "$1"'
@@ -95,16 +100,16 @@ def build_os_parts(
         return tuple(compress_tar(cast("BinaryIO", tars[part.name]), store, advance) for part in parts)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _installed(layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: Tools) -> Iterator[BinaryIO]:
     """Make a root of a layer's packages; yields its tar, or on a base the tar of the changes."""
     with store.work() as folder, tools.open(folder, network=False) as sandbox:
-        hand_in(layer, debs, folder, sandbox, tools)
+        needed = hand_in(layer, debs, folder, sandbox, tools)
         if isinstance(layer, UpperOsLayer):
             sandbox.copy_in(*incremental.lay_out(layer, store, folder, folder / HANDED))
             run_in_root(layer, sandbox, incremental.last_hooks(sandbox.folder / _TAR))
         else:
-            run_in_root(layer, sandbox, _FINISH, _TAR)
+            run_in_root(layer, sandbox, _FINISH, _TAR, memory=needed)
         shutil.rmtree(folder / HANDED)
         sandbox.copy_out(_TAR)
         with (folder / _TAR).open("r+b") as stream:
@@ -112,11 +117,15 @@ def _installed(layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: To
             yield stream
 
 
-def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, sandbox: Sandbox, tools: Tools) -> None:
+def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, sandbox: Sandbox, tools: Tools) -> int:
     """Write the files that a root needs: hooks, packages, their rounds, and the image's sources for apt.
 
     They are copied to `HANDED` in the folder, because the namespace's user may not be able to read this
     user's folders.
+
+    Returns:
+        The bytes that the packages need while they are installed, an estimate: as files, and as archives
+        without compression.
 
     Raises:
         DamagedDownloadError: a download is no longer the locked package.
@@ -131,13 +140,15 @@ def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, sandbox: San
     sandbox.copy_in(f"{HANDED}/debs", f"{HANDED}/hooks")
     if sandbox.is_root:
         _require_user_namespace(sandbox)
-    _lay_out(handed, _packages(layer, sandbox))
+    packages = _packages(layer, sandbox)
+    _lay_out(handed, packages)
     # The image gets the distribution's default mirrors; the site's may be private to this host.
     mirrors = aptmirrors.default(layer.distribution, layer.suite, layer.architecture, tools)
     (handed / "sources").write_text(
         suites.sources(layer.distribution, layer.suite, mirrors), encoding="utf-8"
     )
     sandbox.copy_in(f"{HANDED}/rounds", f"{HANDED}/sources")
+    return 2 * sum(package.unpacked for package in packages) + _SPARE
 
 
 def relations(
@@ -156,7 +167,9 @@ def relations(
         return _packages(layer, sandbox)
 
 
-def run_in_root(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str = "") -> None:
+def run_in_root(
+    layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str = "", memory: int = 0
+) -> None:
     """Install a layer's packages into a new root, and run the last hooks.
 
     Args:
@@ -164,20 +177,47 @@ def run_in_root(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: s
         sandbox: has the files from `hand_in`.
         last: options of mmdebstrap for hooks that run after the installation.
         output: name of the tar of the whole root, in the sandbox's folder; "" to write none.
+        memory: if there is room for twice as many bytes, make the root in memory; 0 makes it on the disk.
 
     Raises:
         BuildError: a package's script or a hook failed, or the packages do not fit together.
         EnvironmentFault: this host does not allow namespaces.
 
     """
-    # mmdebstrap makes the root in TMPDIR. Only root's user namespace can reach the sandbox's folder.
-    env = _environment(layer) | ({"TMPDIR": str(sandbox.folder)} if sandbox.is_root else {})
+    env = _environment(layer)
+    if sandbox.is_root:
+        # mmdebstrap makes the root in TMPDIR. Only root's user namespace can reach the sandbox's folder.
+        env["TMPDIR"] = str(sandbox.folder)
+        size = _room(sandbox) // 2 if memory else 0
+        if memory and size >= memory:
+            more = {"IMAGEBUILDER_MEMORY": str(size), "TMPDIR": str(sandbox.folder / _ROOTS)}
+            with contextlib.suppress(_FullError):
+                _run(layer, sandbox, last, output, env | more)
+                return
+    _run(layer, sandbox, last, output, env)
+
+
+class _FullError(Exception):
+    """A package needs more memory than it states."""
+
+
+def _run(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str, env: Mapping[str, str]) -> None:
     try:
         # Run in /, because the namespace's user may not enter the sandbox's folder, and find(1) returns to
         # where it started.
         sandbox.run(_command(layer, sandbox, last, output), timeout=_LIMIT, env=env, cwd=Path("/"))
     except CommandError as error:
+        if "IMAGEBUILDER_MEMORY" in env and os.strerror(errno.ENOSPC) in error.result.stderr:
+            log.info("the packages need more memory than they state: installing them on the disk")
+            raise _FullError from error
         raise _explain(error, layer) from error
+
+
+def _room(sandbox: Sandbox) -> int:
+    """Return the bytes of memory that a root may take where commands run; 0 if that is unknown."""
+    script = sandbox.folder / HANDED / "hooks" / "room.sh"
+    said = sandbox.run(["sh", script], timeout=60, check=False).stdout.strip()
+    return int(said) if said.isdecimal() else 0
 
 
 def _copy_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path) -> None:
@@ -201,7 +241,14 @@ def _packages(layer: OsLayer, sandbox: Sandbox) -> tuple[order.Package, ...]:
     fields = " ".join(order.FIELDS)
     script = f'for deb; do dpkg-deb --field "$deb" {fields} || exit; printf "\\0"; done'
     files = [sandbox.folder / HANDED / "debs" / f"{name}.deb" for name in names]
-    said = sandbox.run(["sh", "-c", script, "sh", *files], timeout=60 + len(files)).stdout
+    # Reading a package starts four processes, so every core gets a part of them.
+    share = max(-(-len(files) // process.cores()), 1)
+    slices = [files[start : start + share] for start in range(0, len(files), share)]
+    with ThreadPoolExecutor(len(slices) or 1) as pool:
+        answers = pool.map(
+            lambda part: sandbox.run(["sh", "-c", script, "sh", *part], timeout=60 + len(part)).stdout, slices
+        )
+        said = "".join(answers)
     packages = tuple(order.parse_package(control) for control in said.split("\0")[:-1])
     problems = order.problems(packages, debs)
     if layer.asked and not isinstance(layer, UpperOsLayer):
@@ -224,10 +271,13 @@ def _command(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str)
     start: tuple[str, ...] = ("mmdebstrap", "--mode=unshare")
     # mmdebstrap itself removes and writes files in the new root, and could follow a package's links to the
     # host.
+    handed = shlex.quote(str(sandbox.folder / HANDED))
+    copy = f"copy-in {handed} /"
     hide: tuple[str, ...] = (f'--setup-hook=perl "$1/{HANDED}/hooks/{hooks.CONFINE}" around "$1"',)
     if sandbox.is_root:
         # For root, mmdebstrap does not create a user namespace: the host's root would install the packages.
         start, hide = (*_as_another_user(sandbox), "mmdebstrap", "--mode=root"), ()
+        copy = f'cp -R {handed} "$1/"'
     above = isinstance(layer, UpperOsLayer)
     return (
         *start,
@@ -239,7 +289,7 @@ def _command(layer: OsLayer, sandbox: Sandbox, last: Sequence[str], output: str)
         # root has its own. On a base also skip the replacements of programs, which would count as changes.
         "--skip=update,check/qemu,chroot/mount,"
         + ("cleanup,chroot/policy-rc.d,chroot/start-stop-daemon" if above else "cleanup/apt,output/dev"),
-        f"--setup-hook=copy-in {shlex.quote(str(sandbox.folder / HANDED))} /",
+        f"--setup-hook={copy}",
         *hide,
         *(incremental.setup_hooks(sandbox.folder) if above else (_EXTRACT,)),
         '--essential-hook=sh "$1/imagebuilder/hooks/install.sh" "$1"',

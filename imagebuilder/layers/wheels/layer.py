@@ -23,11 +23,14 @@ from imagebuilder.layers.wheels.members import Member, opened
 from imagebuilder.layers.wheels.placement import Placed, VenvLayout
 from imagebuilder.layers.wheels.splice import Splice
 from imagebuilder.plan import WheelLayer
-from imagebuilder.store import LayerRecord, Store, check_bytes
+from imagebuilder.store import Extent, LayerRecord, Store, check_bytes, sparse
 
 # Paths in site-packages where projects install their own tests and documents by accident. Nobody imports them
 # from there, and two wheels often differ there. As with pip, the later wheel wins.
 _JUNK = re.compile(r"(tests?|docs?|examples?|benchmarks?|scripts|tools)/.*|[^/]+(?<!\.py)(?<!\.so)(?<!\.pth)")
+
+# Of modules bytecode is made, and metadata is compared with the lock.
+_READ_AGAIN = re.compile(r"\.py$|^[^/]+\.dist-info/", re.IGNORECASE)
 
 
 def build_wheel_layer(
@@ -62,16 +65,22 @@ def build_wheel_layer(
             read, placed = _read(layer, wheels, environment)
             with Splice(writer, advance) as splice:
                 _write(read, placed, environment, splice)
-                diff_id, unpacked = splice.finish()
+                made = splice.finish()
         except BuildError:
             # If a wheel is not the locked one, that caused the error: report that instead.
             _raise_first(checks)
             raise
         _raise_first(checks)
         digest, size = writer.commit()
+    _note_copies(layer, splice, digest, store)
     advance(_not_copied(layer, placed))
     return LayerRecord(
-        digest=digest, diff_id=diff_id, size=size, unpacked=unpacked, media_type=archive.MEDIA_TYPE
+        digest=digest,
+        diff_id=made.diff_id,
+        size=size,
+        unpacked=made.unpacked,
+        media_type=archive.MEDIA_TYPE,
+        toc=made.toc,
     )
 
 
@@ -103,6 +112,19 @@ def merge(wheels: Sequence[Sequence[Placed]], environment: VenvLayout) -> tuple[
     return tuple(merged[path] for path in sorted(merged))
 
 
+def _note_copies(layer: WheelLayer, splice: Splice, blob: str, store: Store) -> None:
+    """Record which parts of the wheels the blob has too, but for what is read again: modules and metadata."""
+    for wheel in layer.wheels:
+        extents = [
+            Extent(start=copy.member.start, size=copy.member.packed, blob=blob, offset=copy.offset)
+            for copy in splice.copies
+            if copy.member.wheel == wheel.file
+            and copy.member.packed >= sparse.LEAST
+            and not _READ_AGAIN.search(copy.member.name)
+        ]
+        sparse.note(store, wheel.sha256, wheel.size, extents)
+
+
 def _read(
     layer: WheelLayer, wheels: Mapping[str, Path], environment: VenvLayout
 ) -> tuple[list[WheelFile], tuple[Placed, ...]]:
@@ -122,15 +144,9 @@ def _write(
     with ExitStack() as files:
         descriptors = {wheel.file: files.enter_context(opened(wheel.file, wheel.path)) for wheel in wheels}
         for path, mode in _folders(placed, environment):
-            splice.raw(archive.directory(path, mode))
+            splice.folder(path, mode)
         for item in placed:
-            splice.raw(archive.regular(item.path, item.mode, item.size))
-            if isinstance(item.source, bytes):
-                splice.raw(item.source)
-            else:
-                splice.member(item.source, item.digest, descriptors[item.wheel])
-            splice.raw(archive.padding(item.size))
-        splice.raw(archive.TAR_END)
+            splice.file(item, placement.hex_sha256(item), descriptors[item.wheel])
 
 
 def _same(one: Placed, other: Placed) -> bool:

@@ -30,6 +30,7 @@ EXECUTABLE = 0o775
 _ENTRY_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)(?:\s*\[.*\])?\s*")
 # setuptools once gave these endings to wrappers; pip leaves a wrapper out if an entry point has its name.
 _WRAPPER_ENDINGS = (".exe", "-script.py", ".pya")
+_SHA256_LENGTH = 43  # in base64 without padding
 _SHEBANG = b"#!python"
 _SCRIPT = """\
 #!{interpreter}
@@ -201,6 +202,13 @@ def sha256(item: Placed) -> str:
         return item.digest[1] if item.digest[0] == "sha256" else encoded(hashlib.sha256(item.source).digest())
     with opened(item.wheel, item.source.file) as descriptor:
         return _digest_of(descriptor, item.source)[1]
+
+
+def hex_sha256(item: Placed) -> str:
+    """Return a file's SHA-256 in hex: as RECORD says, which the splicer checks, or computed here."""
+    said = item.digest[1] if item.digest[0] == "sha256" else sha256(item)
+    # The splicer refuses a hash of another length.
+    return base64.urlsafe_b64decode(f"{said}=").hex() if len(said) == _SHA256_LENGTH else ""
 
 
 def _digest_of(descriptor: int, member: Member) -> tuple[str, str]:

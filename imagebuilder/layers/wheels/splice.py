@@ -9,6 +9,7 @@ the wheel has. The threads pass on batches of about a megabyte, because wheels h
 from __future__ import annotations
 
 import hashlib
+import tarfile
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,19 +19,45 @@ from functools import partial
 from typing import Any, Self
 
 from imagebuilder.core.progress import Advance
-from imagebuilder.layers import archive
+from imagebuilder.core.tarstream import TarEntry
+from imagebuilder.layers import archive, stargz
 from imagebuilder.layers.wheels.members import CHUNK, Member, Unpacking, packed_chunks
-from imagebuilder.layers.wheels.placement import encoded
+from imagebuilder.layers.wheels.placement import Placed, encoded
 from imagebuilder.store import BlobWriter
 
 # The number of batches that may wait between two threads. Each has at most 5 MiB, so this bounds the memory.
 _DEPTH = 8
 
+# A part of the format: headers have little content, so a fast level is nearly as good as a slow one.
+_HEADERS_LEVEL = 1
+
 Digest = tuple[str, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spliced:
+    """A finished layer: diffID, size of the tar in bytes, and the digest of its table of contents."""
+
+    diff_id: str
+    unpacked: int
+    toc: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copy:
+    """A member whose compressed bytes are in the blob as they are in the wheel, from this offset on."""
+
+    member: Member
+    offset: int
+
+
 class Splice:
-    """Writes the blob of one layer; a context manager that ends its threads."""
+    """Writes the blob of one layer; a context manager that ends its threads.
+
+    Attributes:
+        copies: the members that the blob has as the wheels have them.
+
+    """
 
     def __init__(self, writer: BlobWriter, advance: Advance) -> None:
         """Begin a layer.
@@ -45,7 +72,10 @@ class Splice:
         self._plain = bytearray()
         self._out = bytearray()
         self._copied = 0
+        self._position = 0
+        self._table = stargz.Table()
         self._proof = _Proof()
+        self.copies: list[Copy] = []
 
     def __enter__(self) -> Self:
         return self
@@ -53,24 +83,50 @@ class Splice:
     def __exit__(self, *_error: object) -> None:
         self._proof.close()
 
-    def raw(self, data: bytes) -> None:
-        """Add bytes that no wheel has compressed: tar headers, padding, files made here."""
-        self._plain += data
-        if len(self._plain) >= CHUNK:
-            self._end_plain()
+    def folder(self, path: str, mode: int) -> None:
+        """Add a folder."""
+        self._plain += archive.directory(path, mode)
+        self._table.add(TarEntry(path=path, kind=tarfile.DIRTYPE, mode=mode))
 
-    def member(self, member: Member, digest: Digest, descriptor: int) -> None:
-        """Add a file of a wheel, with its compressed bytes unchanged.
+    def file(self, item: Placed, sha256: str, descriptor: int) -> None:
+        """Add a file: bytes made here, or a member of a wheel with its compressed bytes unchanged.
 
         Args:
-            member: the file.
-            digest: the hash that its content must have.
+            item: the file.
+            sha256: of its content, in hex.
             descriptor: the wheel, open for reading.
 
         """
-        self._end_plain()
+        self._plain += archive.regular(item.path, item.mode, item.size)
+        row = self._table.add(
+            TarEntry(path=item.path, kind=tarfile.REGTYPE, mode=item.mode, size=item.size), sha256
+        )
+        # An empty file has no content to begin a member at, but its stream is still to be checked.
+        if item.size or isinstance(item.source, Member):
+            self._end_plain()
+        if item.size:
+            row["offset"] = self._position
+        if isinstance(item.source, Member):
+            self._member(item.source, item.digest, descriptor)
+        else:
+            self._plain += item.source
+            self._end_plain(archive.LEVEL)
+        self._plain += archive.padding(item.size)
+
+    def finish(self) -> Spliced:
+        """Write the rest, and wait until everything is checked."""
+        end = stargz.ending(bytes(self._plain), self._table, self._position)
+        self._emit(end.packed)
+        self._proof.add(_Run(data=end.tar))
+        self._flush()
+        diff_id, size = self._proof.finish()
+        return Spliced(diff_id=diff_id, unpacked=size, toc=end.digest)
+
+    def _member(self, member: Member, digest: Digest, descriptor: int) -> None:
         remaining = member.packed
         self._emit(archive.GZIP_HEADER)
+        if not member.stored:
+            self.copies.append(Copy(member=member, offset=self._position))
         for chunk in packed_chunks(descriptor, member):
             remaining -= len(chunk)
             self._copied += len(chunk)
@@ -81,26 +137,16 @@ class Splice:
             self._proof.add(_Run(data=b"", member=member, digest=digest, last=True))
         self._emit(archive.gzip_trailer(member.crc, member.size))
 
-    def finish(self) -> tuple[str, int]:
-        """Write the rest, and wait until everything is checked.
-
-        Returns:
-            The diffID, and the size of the tar in bytes.
-
-        """
-        self._end_plain()
-        self._flush()
-        return self._proof.finish()
-
-    def _end_plain(self) -> None:
-        """Write the bytes that `raw` collected as one uncompressed gzip member."""
+    def _end_plain(self, level: int = _HEADERS_LEVEL) -> None:
+        """Write the bytes collected so far as one gzip member."""
         if self._plain:
             data, self._plain = bytes(self._plain), bytearray()
-            self._emit(archive.stored_member(data))
+            self._emit(archive.packed_member(data, level))
             self._proof.add(_Run(data=data))
 
     def _emit(self, data: bytes) -> None:
         self._out += data
+        self._position += len(data)
         if len(self._out) >= CHUNK:
             self._flush()
 

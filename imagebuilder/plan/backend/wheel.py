@@ -47,11 +47,14 @@ def main() -> None:
     shutil.copytree(PLACE / "project", PLACE / "work", symlinks=True)
     os.chdir(PLACE / "work")
     sys.path.pop(0)  # this script's own folder
-    system = tomllib.loads(Path("pyproject.toml").read_text("utf-8")).get("build-system", {})
+    described = Path("pyproject.toml")  # an sdist may have a setup.py alone
+    text = described.read_text("utf-8") if described.exists() else ""
+    system = tomllib.loads(text).get("build-system", {})
     hooks = backend(system)
     if wanted := missing(getattr(hooks, "get_requires_for_build_wheel", lambda _settings: [])(None)):
         raise SystemExit(
-            f"the backend also needs {', '.join(wanted)}: add it to `requires` of [build-system]"
+            f"the backend also needs {', '.join(wanted)}: add it to `requires` of [build-system], "
+            "or of the package's entry under `compile:`"
         )
     (PLACE / "wheels").mkdir()
     name = hooks.build_wheel(str(PLACE / "wheels"), None, None)

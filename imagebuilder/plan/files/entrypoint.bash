@@ -6,6 +6,7 @@ set -u
 
 # What differs from image to image: state (a private folder, made here), user, home, port, strict.
 . /etc/imagebuilder/settings
+. /etc/imagebuilder/cuda-compat.sh
 
 readonly sshd=/usr/sbin/sshd
 readonly kinds='ed25519 ecdsa rsa'
@@ -200,9 +201,11 @@ write_sshd_config() {
     fi
 }
 
-# Print one SetEnv with what this container was started with, so that ssh sessions and ranks get the same.
+# Print one SetEnv with the variables of the command, so that ssh sessions and ranks get the same.
 # What a login makes for itself stays out.
 print_environment() {
+    local pairs
+    mapfile -d '' -t pairs < <(env -0)
     local LC_ALL=C line=
     # The long ones come last, for they may find no room: PATH must.
     add_variables 0 4096
@@ -210,10 +213,10 @@ print_environment() {
     [[ -z $line ]] || printf 'SetEnv%s\n' "$line"
 }
 
-# Add to `line` the variables that are at least as long as the first number and shorter than the second.
+# Add to `line` those of `pairs` that are at least as long as the first number and shorter than the second.
 add_variables() {
     local pair name
-    while IFS= read -r -d '' pair; do
+    for pair in "${pairs[@]}"; do
         ((${#pair} >= $1 && ${#pair} < $2)) || continue
         name=${pair%%=*}
         case $name in
@@ -231,7 +234,7 @@ add_variables() {
             continue
         fi
         line+=" \"$pair\""
-    done </proc/self/environ
+    done
 }
 
 # Start sshd beside the command: as a daemon, so that it is not a child that the command may wait for, and has

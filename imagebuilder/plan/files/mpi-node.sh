@@ -16,4 +16,6 @@ for name in LD_LIBRARY_PATH DYLD_LIBRARY_PATH; do
     fi
 done
 unset name value
+# For an sshd that an operator started without the entrypoint.
+. /etc/imagebuilder/cuda-compat.sh
 exec "$@"

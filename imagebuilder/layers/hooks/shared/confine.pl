@@ -129,8 +129,9 @@ sub enter_system {
         -d _ ? tmpfs($path, MS_RDONLY, 'mode=555') : kernel('mount', '/dev/null', $path, 0, MS_BIND, 0);
     }
     for my $path (@READ_ONLY) { attach($path, $path, 1) if -e $path }
-    # The hooks also run outside of this root, so programs in it must not change or replace them.
-    for my $path (qw(imagebuilder imagebuilder/hooks)) {
+    # The hooks also run outside of this root, and one of them writes packages, so programs in the root must not
+    # change or replace them.
+    for my $path (qw(imagebuilder imagebuilder/hooks imagebuilder/debs)) {
         attach($path, $path, $path =~ m{/}) if -d $path && !-l $path;
     }
     pivot();
@@ -149,6 +150,11 @@ sub enter_folder {
     }
     make_folders($stage, $root);
     kernel('mount', '.', "$stage$root", 0, MS_BIND, 0);
+    # The new system is in memory where the build has found room for it (room.sh).
+    if ($how eq 'tools' && ($ENV{IMAGEBUILDER_MEMORY} // '') =~ /^([1-9]\d*)$/) {
+        make_folders("$stage$root", 'roots');
+        tmpfs("$stage$root/roots", MS_NOSUID | MS_NODEV, "mode=755,size=$1");
+    }
     chdir $stage or fail($stage);
     for my $folder (qw(dev proc sys tmp)) { -d $folder or mkdir $folder or fail($folder) }
     chmod 01777, 'tmp';

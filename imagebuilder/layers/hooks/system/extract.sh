@@ -9,8 +9,13 @@ for folder in bin sbin lib lib64; do
     ln -s "usr/$folder" "$root/$folder"
 done
 
+# On a disk, writing plain archives would cost more than it saves.
+ahead() { [ -z "${IMAGEBUILDER_MEMORY-}" ] || perl "$root/imagebuilder/hooks/ahead.pl" "$1" "$root"; }
+
+ahead first
 # Numeric owners, because names would be looked up on the host.
 while read -r name; do
     dpkg-deb --fsys-tarfile "$root/imagebuilder/debs/$name" |
         tar -x -C "$root" --keep-directory-symlink --numeric-owner -f -
 done <"$root/imagebuilder/rounds/00"
+ahead start

@@ -15,6 +15,7 @@ for round in "$root"/imagebuilder/rounds/*; do
         - "$force" "${round##*/}"
     [ "$force" != --force-depends ] || force=--no-force-depends
 done
+[ -z "${IMAGEBUILDER_MEMORY-}" ] || perl "$root/imagebuilder/hooks/ahead.pl" stop "$root"
 # dpkg has checked each package; apt checks that all dependencies are satisfied.
 [ ! -x "$root/usr/bin/apt-get" ] || inside apt-get check -q
 
