@@ -70,55 +70,61 @@ def attach(data: bytes, request: AttachRequest, store: Store, site: Site) -> Rep
         RegistryError: the registry refused, broke or cannot be reached.
 
     """
-    digest = _digest(data)
+    report = _tested(data)
     reference = parse(request.image)
     document = ImageDocument(kind=REPORT, files={REPORT.files[0][0]: data})
-    search_documents({digest: (document,)}, (), store, site)
+    search_documents({report.digest: (document,)}, (), store, site)
     options = options_for(site, reference.host, plain_http=request.plain_http)
     client = Client(reference, options, "pull,push")
-    subject = _subject(client, reference, digest)
+    subject = _subject(client, reference, report)
     (attached,) = artefacts.attach(client, [document.artefact(subject)])
     signed = request.key is not None and signature.sign(client, attached, request.key)
-    return ReportAttached(reference=f"{reference.name}@{digest}", digest=attached, signed=signed)
+    return ReportAttached(reference=f"{reference.name}@{subject.digest}", digest=attached, signed=signed)
 
 
-def _digest(data: bytes) -> str:
-    """Return the digest of the image that a report is about.
+def _tested(data: bytes) -> Report:
+    """Return a report, which names the image that it is about.
 
     Raises:
         InputError: it is not a report, or names no digest.
 
     """
     try:
-        digest = reports.parse(data, Report).digest
+        report = reports.parse(data, Report)
     except ValidationError as error:
         message = f"is not a report of this version: {error.errors()[0]['msg']}"
         raise InputError(message, where="the report") from None
     except ValueError as error:
         raise InputError(f"is not a report: it {printable(str(error))}", where="the report") from None
-    if not digest:
+    if not report.digest:
         raise InputError(
             "does not say which image it is about",
             where="the report",
             hint="test the image by its digest: imagebuilder smoke-test REGISTRY/NAME@DIGEST",
         )
-    return digest
+    return report
 
 
-def _subject(client: Client, reference: Reference, digest: str) -> Descriptor:
+def _subject(client: Client, reference: Reference, report: Report) -> Descriptor:
     """Find the image that a report is about, and check that the reference means it.
+
+    Its layers may be packed in another way than those of the image that was tested: the config is the same.
 
     Raises:
         InputError: it means another image, or the repository does not have the image.
 
     """
+    digest = report.digest
     tested = parse(f"{reference.name}@{digest}")
     if name := reference.digest or reference.tag:
         found = reader.image_index(client, name)
         meant = [client.get_manifest(name)] if found is None else found[1].manifests
-        if digest not in [entry.digest for entry in meant]:
+        digests = [entry.digest for entry in meant]
+        if digest not in digests:
+            digest = next((other for other in digests if _packs(client, other, report)), "")
+        if not digest:
             raise InputError(
-                f"the report is about another image, {digest}",
+                f"the report is about another image, {report.digest}",
                 where=str(reference),
                 hint=f"name the image that was tested, or only its repository: {reference.name}",
             )
@@ -130,3 +136,8 @@ def _subject(client: Client, reference: Reference, digest: str) -> Descriptor:
         )
     raw, _ = reader.image_manifest(client, digest)
     return Descriptor(media_type=raw.media_type, digest=raw.digest, size=len(raw.data))
+
+
+def _packs(client: Client, digest: str, report: Report) -> bool:
+    """Return True if an image of the repository has the config of the tested one."""
+    return bool(report.config) and reader.image_manifest(client, digest)[1].config.digest == report.config

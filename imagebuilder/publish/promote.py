@@ -98,7 +98,7 @@ def promote(request: PromoteRequest, site: Site) -> Promoted:
     own, policy, provers = None, None, dict(request.provers)
     if request.recipe is not None:
         own = sources.of_recipe(request.recipe)
-        policy = recipes.load(request.recipe, catalog.names()).proof
+        policy = recipes.load(request.recipe, catalog.own.names(request.recipe)).proof
         provers = provers or signing_keys.load_provers(policy, request.recipe)
     index = whole.read(client, request.key)
     parts = {"": client} if index is None else whole.parts(index, client, options)

@@ -31,7 +31,8 @@ class Proof:
     Attributes:
         data: the report's bytes.
         report: what it says.
-        is_about_image: whether it names the image's digest.
+        is_about_image: whether it names the digest of the image's manifest, or of its config: that names
+            the tars of all layers, so other manifests with it only pack them in another way.
         shortcoming: why it is not a proof of this image; empty if it is.
 
     """
@@ -48,7 +49,7 @@ class Proof:
 
     @property
     def summary(self) -> str:
-        """The result in one line: `8 of 12 checks passed on 2 nodes, mode cpu`."""
+        """The result in one line: `8 passed, 4 skipped on 2 nodes, mode cpu`."""
         return str(self.report)
 
     def refusals(self, policy: ProofPolicy, signers: Collection[str]) -> tuple[str, ...]:
@@ -76,6 +77,10 @@ class Proof:
                 found.busbw < policy.min_busbw,
                 f"a bus bandwidth of {found.busbw:.2f} GB/s instead of {policy.min_busbw}",
             ),
+            (
+                found.runtime == "job" and not signers and not unsigned,
+                "it was read from a log, for which a key must vouch: name one in `proof: {signed_by: [...]}`",
+            ),
             (unsigned, f"it is not signed with {' or '.join(policy.signed_by)}"),
         )
         return tuple(reason for refused, reason in wanted if refused)
@@ -88,7 +93,7 @@ def judge(data: bytes, image: ImageContent) -> Proof:
         ValueError: the bytes are not a report.
 
     """
-    return _judged(data, image.digest, image.labels, image)
+    return _judged(data, (image.digest, image.config_digest), image.labels, image)
 
 
 def in_store(image: ImageRecord, store: Store) -> Proof:
@@ -101,7 +106,8 @@ def in_store(image: ImageRecord, store: Store) -> Proof:
 
     """
     data, _ = verdict.read_file(store.report(image.manifest))
-    return _judged(data, image.manifest, labels(image, store), reuse.stored(image.manifest, store))
+    content = reuse.stored(image.manifest, store)
+    return _judged(data, (image.manifest, image.config), labels(image, store), content)
 
 
 def policy_of(found: Mapping[str, str], where: str) -> ProofPolicy:
@@ -167,11 +173,14 @@ def require(image: ImageRecord, store: Store, signers: Collection[str] = ()) -> 
         )
 
 
-def _judged(data: bytes, digest: str, found: Mapping[str, str], image: ImageContent | None) -> Proof:
+def _judged(
+    data: bytes, digests: tuple[str, str], found: Mapping[str, str], image: ImageContent | None
+) -> Proof:
     report = verdict.read(data)
+    manifest, config = digests
     return Proof(
         data=data,
         report=report,
-        is_about_image=report.digest == digest,
+        is_about_image=report.digest == manifest or (bool(report.config) and report.config == config),
         shortcoming=reuse.shortcoming(report, found, image),
     )

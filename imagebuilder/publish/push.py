@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +16,13 @@ from imagebuilder.core import labels as label_names
 from imagebuilder.core.progress import Progress
 from imagebuilder.core.reference import parse
 from imagebuilder.core.yamlfile import printable
-from imagebuilder.errors import GateError, ImagebuilderError, InputError
+from imagebuilder.errors import GateError, ImagebuilderError, InputError, RegistryError
 from imagebuilder.host.site import Site
-from imagebuilder.publish import gates, leaks, proof
+from imagebuilder.image import repack
+from imagebuilder.layers.hints import require_true_tables
+from imagebuilder.lock.model import Lock
+from imagebuilder.plan import Project
+from imagebuilder.publish import gates, inputs, leaks, proof, verdicts
 from imagebuilder.publish.attest import bundle, publish, signing_keys
 from imagebuilder.publish.attest.bundle import ImageDocument
 from imagebuilder.publish.attest.publish import Attached
@@ -24,8 +30,10 @@ from imagebuilder.publish.gates import Gate, Placed, Waiver
 from imagebuilder.recipe import NotSecret
 from imagebuilder.recipe.tags import in_repository, of_platform
 from imagebuilder.registry import Client, PushResult, options_for, upload
-from imagebuilder.store import ImageRecord, Store
-from imagebuilder.workflow import Last, labels, last_images, named, require_in_step, require_platform
+from imagebuilder.registry.blob import Blob
+from imagebuilder.registry.cache import Cache, require_here
+from imagebuilder.store import ImageRecord, IndexRecord, Store, sparse
+from imagebuilder.workflow import Last, labels, last_images, named, require_in_step, require_platform, sharing
 from imagebuilder.workflow import source as sources
 
 if TYPE_CHECKING:
@@ -46,7 +54,10 @@ class PushRequest:
         untested_on: platforms whose image needs no smoke test.
         attach: attach documents.
         plain_http: speak plain HTTP with a registry that does not speak TLS.
+        sources: keep beside the image everything that it was built from.
         candidate: the proof is still to come: push under a candidate's tag only, without the gate for it.
+        share: sign what the search for secrets found, and put it into the site's cache.
+        compression: pack the layers with `gzip` or `zstd`; "" as the recipe says.
 
     """
 
@@ -58,8 +69,11 @@ class PushRequest:
     waived: frozenset[str] = frozenset()
     untested_on: tuple[str, ...] = ()
     attach: bool = True
+    sources: bool = False
     plain_http: bool = False
     candidate: bool = False
+    share: bool = False
+    compression: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +83,7 @@ class Candidate:
     Attributes:
         request: the arguments of the push.
         last: the images.
+        zstd: whether their layers are packed with zstd.
         tags: those of the recipe.
         own: the tags that are made from the content alone, such as the lock's checksum.
         waived: gates that may refuse, for each platform.
@@ -77,6 +92,7 @@ class Candidate:
 
     request: PushRequest
     last: Last
+    zstd: bool
     tags: tuple[str, ...]
     own: tuple[str, ...]
     waived: Mapping[str, tuple[str, ...]]
@@ -108,7 +124,8 @@ class Pushed:
 
     Attributes:
         result: of the transfer.
-        images: the pushed images, sorted by platform.
+        images: the pushed images, sorted by platform, as they were sent.
+        packing_seconds: how long it took to pack layers with zstd; 0 where nothing was packed.
         is_index: whether an index that joins them was pushed too.
         attached: documents and signatures of each image, and last those of the index.
         waivers: of all platforms.
@@ -120,6 +137,7 @@ class Pushed:
     is_index: bool
     attached: tuple[Attached, ...]
     waivers: tuple[Waiver, ...]
+    packing_seconds: float = 0.0
 
     @property
     def signed(self) -> int:
@@ -135,6 +153,13 @@ def prepare(request: PushRequest, store: Store) -> Candidate:
         LockError: a recipe's image was never built.
 
     """
+    if request.sources and not request.attach:
+        raise InputError(
+            "nobody could build from the sources: --no-attach leaves out the recipe and the lock",
+            where="--sources",
+            hint="leave out --no-attach",
+        )
+    repository = parse(request.repository).path
     last = last_images(request.target, store, request.platform)
     if last is None:
         raise InputError(
@@ -143,12 +168,17 @@ def prepare(request: PushRequest, store: Store) -> Candidate:
             hint="give its recipe, or a name that `imagebuilder cache ls` lists; an image of "
             "`build --engine docker` is in Docker: use `docker push`",
         )
+    if request.compression not in {"", "gzip", "zstd"}:
+        raise InputError(
+            f"`{printable(request.compression)}` is unknown: choose gzip or zstd", where="--compression"
+        )
+    zstd = (request.compression or sources.compression(request.target, last.images[0], store)) == "zstd"
     waived = _waived(request, last)
     if request.candidate:
         _require_no_tags(request)
-        return Candidate(request=request, last=last, tags=(candidate_tag(last),), own=(), waived=waived)
-    tags, own = _tags(last, store, parse(request.repository).path)
-    return Candidate(request=request, last=last, tags=tags, own=own, waived=waived)
+        return Candidate(request=request, last=last, zstd=zstd, tags=(), own=(), waived=waived)
+    tags, own = _tags(last, store, repository)
+    return Candidate(request=request, last=last, zstd=zstd, tags=tags, own=own, waived=waived)
 
 
 def push(candidate: Candidate, context: PushContext) -> Pushed:
@@ -161,36 +191,52 @@ def push(candidate: Candidate, context: PushContext) -> Pushed:
     """
     request, last, store = candidate.request, candidate.last, context.store
     reviewed = reviewed_files(request.target, last, store)
+    _require_shareable(request, context)
+    for image in last.images:
+        _require_layers(image, request, context)
     waivers = pass_gates(candidate, reviewed, context)
+    started = time.monotonic()
+    sent = _packed(candidate, context)
+    packing = time.monotonic() - started if candidate.zstd else 0.0
     documents = {
-        image.manifest: _documents(request.target, image, store, waivers[image.platform])
+        one.manifest: _documents(request.target, (image, one), store, waivers[image.platform])
         if request.attach
         else ()
-        for image in last.images
+        for image, one in zip(last.images, sent.images, strict=True)
     }
     search_documents(documents, reviewed, store, context.site)
+    built_from = _locks(request.target, last, sent, store) if request.sources else {}
+    for lock in built_from.values():
+        inputs.bring(lock, store, context.site, context.progress)
     attached: list[Attached] = []
-    whole, live, title = last.whole, context.progress, f"{last.whole.name} to {request.repository}"
+    whole, live, title = sent.whole, context.progress, f"{sent.whole.name} to {request.repository}"
     live.begin("push", title, "pushing", whole.size)
     destination = upload.Destination(
         reference=request.repository,
-        tags=(*candidate.tags, *request.tags),
+        tags=((candidate_tag(sent),) if request.candidate else (*candidate.tags, *request.tags)),
         own=candidate.own,
         move=request.move,
         options=options_for(context.site, parse(request.repository).host, plain_http=request.plain_http),
     )
+    keep = partial(_keep, built_from, destination, context) if built_from else None
     result = upload.push(
         whole,
         store,
         destination,
-        attach=lambda client: attached.extend(_attach(client, last, documents, context)),
+        attach=lambda client: attached.extend(_attach(client, sent, documents, keep, context)),
+        bring=partial(_bring, whole, context),
         advance=lambda count: live.advance("push", count),
     )
     live.end("push", title, "done", result.pushed_bytes)
+    if built_from:
+        sparse.squeeze(store)
+    if request.share:
+        _share(last, context)
     return Pushed(
         result=result,
-        images=last.images,
+        images=sent.images,
         is_index=last.index is not None,
+        packing_seconds=packing,
         attached=tuple(attached),
         waivers=tuple(waiver for image in last.images for waiver in waivers[image.platform]),
     )
@@ -240,7 +286,7 @@ def pass_gates(
 def reviewed_files(target: str, last: Last, store: Store) -> tuple[NotSecret, ...]:
     """Return the files that the recipe has reviewed; for an image's name, of the recipe as it was built."""
     if named(target).is_recipe:
-        return recipes.load(Path(target), catalog.names()).not_secret
+        return recipes.load(Path(target), catalog.own.names(Path(target))).not_secret
     image = last.images[0]
     return sources.recall(store, image).not_secret() if store.source(image.manifest).exists() else ()
 
@@ -261,6 +307,27 @@ def search_documents(
     found = leaks.scan_documents(files, leaks.marks(site, Path.home(), store.root))
     left = gates.review([("attached", finding) for finding in found], reviewed).findings
     gates.require_no_secrets(left)
+
+
+def _packed(candidate: Candidate, context: PushContext) -> Last:
+    """Return the images to send: packed with zstd if wanted, and else as they are.
+
+    Layers whose result is in the store need not be read, so their bytes may stay in a registry.
+    """
+    last, store = candidate.last, context.store
+    if not candidate.zstd:
+        return last
+    live, title = context.progress, f"layers of {last.whole.name} with zstd"
+    wanted = [record for image in last.images for record in repack.wanting(image, store)]
+    require_here(wanted, last.whole.name, store, context.site, live)
+    live.begin("zstd", title, "packing", sum({record.diff_id: record.size for record in wanted}.values()))
+    packed = repack.repack(last.whole, store, lambda count: live.advance("zstd", count))
+    live.end("zstd", title, "done", packed.whole.size)
+    return dataclasses.replace(
+        last,
+        images=tuple(packed.images[image.manifest] for image in last.images),
+        index=packed.whole if isinstance(packed.whole, IndexRecord) else None,
+    )
 
 
 def _waived(request: PushRequest, last: Last) -> Mapping[str, tuple[str, ...]]:
@@ -310,6 +377,55 @@ def _require_no_tags(request: PushRequest) -> None:
         )
 
 
+def _require_layers(image: ImageRecord, request: PushRequest, context: PushContext) -> None:
+    """Fetch the layers that have to be read and whose bytes are only in a registry.
+
+    Those with a trusted verdict in the cache need not be read.
+    """
+    store, site = context.store, context.site
+    records = {layer.record.digest: layer.record for layer in image.layers}
+    away = tuple(digest for digest, record in records.items() if not store.has_blob(digest, record.size))
+    marks = leaks.marks(site, Path.home(), store.root)
+    unread = verdicts.lacking(away, store, marks, attach=request.attach)
+    if unread and site.cache and site.cache_signers:
+        cache = Cache(site.cache, site, context.progress.note)
+        verdicts.take(unread, cache, verdicts.signers(site), store, marks)
+        unread = verdicts.lacking(unread, store, marks, attach=request.attach)
+    require_here([records[digest] for digest in unread], image.name, store, site, context.progress)
+    require_true_tables((records[digest] for digest in unread), store)
+
+
+def _require_shareable(request: PushRequest, context: PushContext) -> None:
+    """Refuse `--cache-push` where it has no effect."""
+    if request.share and (context.key is None or not context.site.cache):
+        lacking = "--sign-key" if context.key is None else "--cache"
+        raise InputError(
+            "a push puts what its search for secrets found into the cache, and others believe it only signed",
+            where="--cache-push",
+            hint=f"add {lacking}; `build --cache-push` puts layers and packages there",
+        )
+
+
+def _share(last: Last, context: PushContext) -> None:
+    """Put verdicts on layers of the cache into it. The image is pushed already: a failure only warns."""
+    store, site = context.store, context.site
+    sizes = {layer.record.digest: layer.record.size for image in last.images for layer in image.layers}
+    cache = Cache(site.cache, site, context.warn)
+    try:
+        if context.key is not None:
+            marks = leaks.marks(site, Path.home(), store.root)
+            verdicts.put(sorted(cache.find(sizes)), context.key, store, site, marks)
+    except RegistryError as error:
+        context.warn(f"the cache got no verdicts: {error}")
+
+
+def _bring(whole: ImageRecord | IndexRecord, context: PushContext, blob: Blob) -> None:
+    """Fetch one layer, because the registry to push to has no link to it."""
+    layers = [layer.record for image in whole.images for layer in image.layers]
+    needed = [record for record in layers if record.digest == blob.digest]
+    require_here(needed[:1], whole.name, context.store, context.site, context.progress)
+
+
 def _findings(image: ImageRecord, context: PushContext) -> tuple[Placed, ...]:
     """Search an image for secrets; warn of files that could not be searched."""
     live = context.progress
@@ -351,23 +467,65 @@ def _require_proof(request: PushRequest, image: ImageRecord, context: PushContex
 
 
 def _documents(
-    target: str, image: ImageRecord, store: Store, waivers: Sequence[Waiver]
+    target: str, images: tuple[ImageRecord, ImageRecord], store: Store, waivers: Sequence[Waiver]
 ) -> tuple[ImageDocument, ...]:
-    """Make the documents of an image; the provenance records the waivers."""
+    """Make the documents of an image, given as built and as sent; the provenance records the waivers."""
+    image, sent = images
     told = tuple(f"{waiver.gate}: {waiver.reason}" for waiver in waivers)
     source = sources.find(target, image, store)
-    return bundle.documents(image, store, source, told, bundle.claimed_time())
+    return bundle.documents(image, store, source, told, bundle.claimed_time(), sent)
+
+
+def _locks(target: str, last: Last, sent: Last, store: Store) -> dict[str, Lock]:
+    """Return the lock of each image, by the digest that it is sent with."""
+    return {
+        one.manifest: sources.find(target, image, store).read(
+            image.platform, Project.of_labels(labels(image, store))
+        )[0]
+        for image, one in zip(last.images, sent.images, strict=True)
+    }
 
 
 def _attach(
-    client: Client, last: Last, documents: Mapping[str, tuple[ImageDocument, ...]], context: PushContext
+    client: Client,
+    last: Last,
+    documents: Mapping[str, tuple[ImageDocument, ...]],
+    keep: Callable[[ImageRecord], str] | None,
+    context: PushContext,
 ) -> list[Attached]:
-    """Attach documents and signatures to each image, and a signature to the index that joins them."""
+    """Attach documents and signatures to each image, and a signature to the index that joins them.
+
+    `keep` attaches what an image was built from, or is None.
+    """
     store, key = context.store, context.key
     attached = [
         publish.attach(client, bundle.subject_of(image, store), documents[image.manifest], key)
         for image in last.images
     ]
+    if keep is not None:
+        attached = [
+            dataclasses.replace(item, artefacts=(*item.artefacts, ("inputs", keep(image))))
+            for item, image in zip(attached, last.images, strict=True)
+        ]
     if last.index is not None:
         attached.append(publish.attach(client, bundle.subject_of(last.index, store), (), key))
     return attached
+
+
+def _keep(
+    locks: Mapping[str, Lock], destination: upload.Destination, context: PushContext, image: ImageRecord
+) -> str:
+    """Attach what an image was built from; returns the artefact's digest."""
+    live, row, title = context.progress, f"keep {image.platform}", f"what {image.name} was built from"
+    lock = locks[image.manifest]
+    size = sum(entry.size for entry in sharing.packages(lock, context.store))
+    live.begin(row, title, "pushing", size)
+    digest = inputs.attach(
+        destination,
+        bundle.subject_of(image, context.store),
+        lock,
+        context.store,
+        lambda count: live.advance(row, count),
+    )
+    live.end(row, title, "done", size)
+    return digest

@@ -10,7 +10,9 @@ from imagebuilder.core import labels as label_names
 from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError, LockError
 from imagebuilder.host.site import Site
+from imagebuilder.image import repack
 from imagebuilder.plan import Project
+from imagebuilder.publish import inputs
 from imagebuilder.publish.attest import published, verification, whole
 from imagebuilder.publish.attest.published import Published
 from imagebuilder.publish.attest.verification import Verification, VerifyCheck, VerifyTask
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 
     from imagebuilder.workflow.project import Copied
 
-# Builds an image again from recipe and lock, for a platform, with mirrors of a distribution, and user files.
-Rebuild = Callable[[RecipeSource, str, str, Project], Rebuilt]
+# Builds an image again from recipe and lock, for a platform, with mirrors of a distribution, user files, the
+# repository that keeps what it was built from ("" if none does), and whether zstd packs its layers.
+Rebuild = Callable[[RecipeSource, str, str, Project, str, bool], Rebuilt]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,7 @@ class VerifyRequest:
         copied: the user's files beside that recipe, to build the image from again; None if they are not read.
         signed_for: the repository that signatures must name; "" for the image's own.
         provers: further keys that may have signed reports, by name.
+        base: of a derived image: the name of the image of imagebuilder that it is built on; "" to name none.
         platform: check only this platform's image; "" for all.
         plain_http: use plain HTTP with a registry that does not speak TLS.
 
@@ -52,6 +56,7 @@ class VerifyRequest:
     copied: Copied | None = None
     signed_for: str = ""
     provers: Mapping[str, EllipticCurvePublicKey] = field(default_factory=dict)
+    base: str = ""
     platform: str = ""
     plain_http: bool = False
 
@@ -64,12 +69,14 @@ class Verified:
         images: the results for each image.
         index: joins them; None if only one image was checked.
         joint: the checks of the index.
+        published: the images themselves.
 
     """
 
     images: tuple[Verification, ...]
     index: Whole | None = None
     joint: tuple[VerifyCheck, ...] = ()
+    published: tuple[Published, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -103,21 +110,54 @@ def verify(request: VerifyRequest, store: Store, site: Site, rebuild: Rebuild | 
     index = whole.read(client, request.key, repository)
     parts = {"": client} if index is None else whole.parts(index, client, options, request.platform)
     results: dict[str, Verification] = {}
+    below: list[Verification] = []
+    images: list[Published] = []
     for name, part in parts.items():
         image = published.read(part, request.key, repository, request.provers)
         require_platform(request.platform, [image.platform], request.target)
-        task = VerifyTask(published=image, keyed=request.key is not None, own=request.own, store=store)
+        images.append(image)
+        base = None
+        if request.base:
+            base = _base(request, image, store, site, rebuild)
+            below += base.images
+        task = VerifyTask(
+            published=image,
+            keyed=request.key is not None,
+            own=request.own,
+            store=store,
+            base=base.published[0] if base else None,
+        )
         result = verification.verify(task, part)
         more = [] if name in {"", image.platform} else [_other_platform(name, image)]
-        if rebuild is not None:
+        if rebuild is not None and not image.on_top:
             more.append(rebuild_check(result.source, image, rebuild, request.copied))
         results[name] = replace(result, checks=(*result.checks, *more))
+    found = Verified(images=(*below, *results.values()), published=tuple(images))
     if index is None or request.platform:
-        return Verified(images=tuple(results.values()))
-    return Verified(
-        images=tuple(results.values()),
-        index=index,
-        joint=whole.checks(index, results, keyed=request.key is not None),
+        return found
+    joint = whole.checks(index, results, keyed=request.key is not None)
+    # A derived image has no recipe and lock that could name the index.
+    return replace(found, index=index, joint=joint[:1] if all(image.on_top for image in images) else joint)
+
+
+def _base(
+    request: VerifyRequest, image: Published, store: Store, site: Site, rebuild: Rebuild | None
+) -> Verified:
+    """Verify the base of a derived image, for its platform.
+
+    Raises:
+        InputError: the image is not derived.
+        RegistryError: the registry does not have the base.
+
+    """
+    if not image.on_top:
+        raise InputError(
+            "the image has no steps of another builder on top, so it has no such base",
+            where="--base",
+            hint="leave it out",
+        )
+    return verify(
+        replace(request, target=request.base, base="", platform=image.platform), store, site, rebuild
     )
 
 
@@ -141,7 +181,9 @@ def rebuild_check(
         lock, _ = source.read(image.platform, project)
     except LockError as error:
         return VerifyCheck(name=name, status="failed", detail=error.problems[0].message)
-    made = rebuild(source, image.platform, lock.base.partition(":")[0], project)
+    kept = image.reference.name if inputs.TYPE in image.others else ""
+    zstd = any(layer.media_type == repack.MEDIA_TYPE for layer in image.manifest.layers)
+    made = rebuild(source, image.platform, lock.base.partition(":")[0], project, kept, zstd)
     if made.digest == image.digest:
         return VerifyCheck(name=name, status="passed", detail=f"the same digest, in {made.seconds:.1f} s")
     theirs = {layer.digest for layer in image.manifest.layers}

@@ -1,7 +1,7 @@
 """Images in registries: names, credentials, the wire, and pushing.
 
 reference.py    `host[:port]/path[:tag][@digest]`, parsed and checked
-credentials.py  what `docker login` left behind
+credentials.py  what `docker login` and `podman login` left behind
 certificates.py authorities and client certificates, where Docker and Podman keep them
 client.py       one registry over HTTP(S): sign-in, retries, errors that say what to do
 blob.py         uploads one blob: links it, sends it, or resumes it

@@ -44,11 +44,21 @@ class ArtefactBlob:
 
 @dataclass(frozen=True, kw_only=True)
 class Artefact:
-    """Files that belong to an image: their type as a whole, and the image's manifest as it is described."""
+    """Files that belong to an image.
+
+    Attributes:
+        artifact_type: their type as a whole.
+        subject: the image's manifest, as it is described.
+        parts: the files.
+        held: files that the repository has already.
+        annotations: of the artefact.
+
+    """
 
     artifact_type: str
     subject: Descriptor
     parts: tuple[ArtefactBlob, ...]
+    held: tuple[Descriptor, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self) -> bytes:
@@ -60,7 +70,10 @@ class Artefact:
                 "mediaType": OCI_MANIFEST,
                 "artifactType": self.artifact_type,
                 "config": config,
-                "layers": [part.descriptor for part in self.parts],
+                "layers": [
+                    *(part.descriptor for part in self.parts),
+                    *(item.model_dump(by_alias=True, exclude_defaults=True) for item in self.held),
+                ],
                 "subject": {
                     "mediaType": self.subject.media_type,
                     "digest": self.subject.digest,

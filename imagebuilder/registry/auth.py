@@ -51,7 +51,8 @@ class SignIn:
 
     Args:
         reference: names the registry.
-        given: credentials to use; None for those of `docker login`, read only if the registry asks.
+        given: credentials to use; None for those of `docker login` or `podman login`, read only if the
+            registry asks.
         scopes: the rights to ask a token for.
         exchange: talks to the token server.
 
@@ -176,7 +177,7 @@ class SignIn:
 
     def _credentials(self) -> Credentials:
         if self._given is None:
-            self._given = credentials.find(self._reference.host)
+            self._given = credentials.find(self._reference.host, path=self._reference.path)
         return self._given
 
 

@@ -34,11 +34,12 @@ _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
 @dataclass(frozen=True, kw_only=True)
 class Blob:
-    """A blob of the store that a manifest names."""
+    """A blob of the store that a manifest names; `is_whole`: its file has no holes (`store.sparse`)."""
 
     digest: str
     size: int
     path: Path
+    is_whole: bool = True
 
 
 class Upload:
@@ -51,7 +52,14 @@ class Upload:
 
     """
 
-    def __init__(self, client: Client, blob: Blob, source: str, advance: Advance) -> None:
+    def __init__(
+        self,
+        client: Client,
+        blob: Blob,
+        source: str,
+        advance: Advance,
+        bring: Callable[[Blob], None] | None = None,
+    ) -> None:
         """Prepare.
 
         Args:
@@ -59,6 +67,7 @@ class Upload:
             blob: the blob to upload.
             source: another repository of the registry that may have the blob; "" for none.
             advance: called with the number of bytes done; bytes sent again count once.
+            bring: fetches or fills the blob before it is sent, if its bytes are elsewhere.
 
         """
         self.blob = blob
@@ -66,6 +75,7 @@ class Upload:
         self.resumed = 0
         self._client = client
         self._source = source
+        self._bring = bring
         self._advance = advance
         self._counted = 0
         # Where the upload goes on, and the bytes that the registry has acknowledged.
@@ -145,6 +155,10 @@ class Upload:
                 return False
         else:
             reply = self._request("POST", "blobs/uploads/", (202,))
+        if not (self.blob.is_whole and self.blob.path.exists()):
+            if self._bring is None:
+                raise damaged(self.blob.path, "the image")
+            self._bring(self.blob)
         self._place, self._source = self._location(reply.headers), ""
         self._begun += 1
         pieces = self._limited or self._begun % _PIECEWISE == 0

@@ -62,7 +62,7 @@ class Options:
         session: the site's session, with its proxies and certificate authorities, and no retries of its own.
         insecure: speak plain HTTP with a registry on another host, if it does not speak TLS; an untrusted
             certificate is still an error.
-        credentials: used instead of those of `docker login`.
+        credentials: used instead of those of `docker login` and `podman login`.
         trust: certificates for registries, by host and port, over those in `certificates.folders`.
         home: home folder of the user, where their Docker or Podman keeps certificates.
         attempts: how often one piece of work (a manifest, a layer) is tried while the registry is away,
@@ -71,6 +71,7 @@ class Options:
         chunk: bytes of a layer in one request, after sending it in one request has failed: a large layer then
             gets through even if the connection breaks every minute.
         pause: seconds before the second try; each further pause is twice as long.
+        patience: the most seconds to wait for a connection, for an answer, or for more of it.
 
     """
 
@@ -83,6 +84,7 @@ class Options:
     seconds: float = 600.0
     chunk: int = 16 * 1024 * 1024
     pause: float = 0.5
+    patience: float = BLOB_REPLY_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,7 +435,10 @@ class Client:
             proxies={"http": "", "https": ""} if is_loopback(host) else None,
             verify=verify,
             cert=(str(trust.client[0]), str(trust.client[1])) if trust.client else None,
-            timeout=(CONNECT_SECONDS, message.reply_seconds),
+            timeout=(
+                min(CONNECT_SECONDS, self._options.patience),
+                min(message.reply_seconds, self._options.patience),
+            ),
             allow_redirects=False,
             stream=True,
         )

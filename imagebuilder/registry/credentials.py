@@ -1,7 +1,9 @@
-"""Credentials of registries, as `docker login` stores them: in the config file and in credential helpers.
+"""Credentials of registries, as `docker login` and `podman login` store them: in files and helpers.
 
-The format is described in https://docs.docker.com/reference/cli/docker/login/ (`auths`, `credsStore`,
-`credHelpers`). Nothing is ever written, and no secret gets into a message or a log line.
+The formats are described in https://docs.docker.com/reference/cli/docker/login/ (`auths`, `credsStore`,
+`credHelpers`) and in containers-auth.json(5). Nothing is ever written, and no secret gets into a message or a
+log line. The docker SDK's `docker.auth` does part of this, but waits for a helper without a limit, reads no
+entries for a part of a registry, and one malformed entry hides all others.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from imagebuilder.core.process import run
 from imagebuilder.core.reference import DOCKER_HUB
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.host import clients
 
 log = logging.getLogger(__name__)
 
-_LIMIT = 4_000_000
+_LIMIT = 100_000
+# A registry's key as some tools write it: `https://host`, `http://host/v2/`, `host/v1/`.
+_OLD = re.compile(r"(?:https?://[^/]+(?:/.*)?|[^/]+/(?:v[12]/?)?)")
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Docker Hub's entry has the address of an old service.
 _HUB_KEY = "https://index.docker.io/v1/"
@@ -47,21 +52,30 @@ class Credentials:
 ANONYMOUS = Credentials()
 
 
-def find(host: str, environment: Mapping[str, str] = os.environ) -> Credentials:
-    """Return this user's credentials for a registry, in Docker's order: host's helper, store, plain entry.
+def find(host: str, environment: Mapping[str, str] = os.environ, path: str = "") -> Credentials:
+    """Return this user's credentials for a repository: Docker's, or else Podman's.
+
+    Within a file the order is: the host's helper, the store, the plain entry. REGISTRY_AUTH_FILE, which names
+    a file of Podman's, comes before Docker's.
 
     Args:
         host: host and port, as images are named (`docker.io` for Docker Hub).
-        environment: where `DOCKER_CONFIG` and `HOME` are taken from.
+        environment: where the files' places are taken from.
+        path: the repository there: Podman may have credentials for a part of a registry.
 
     Raises:
-        InputError: the config file is malformed.
+        InputError: a file is malformed.
         EnvironmentFault: it names a helper that is not installed.
 
     """
-    folder = environment.get("DOCKER_CONFIG") or str(Path(environment.get("HOME") or Path.home()) / ".docker")
-    path = Path(folder) / "config.json"
-    config = _read(path)
+    files = [clients.docker_folder(environment) / "config.json", *clients.podman_logins(environment)]
+    if environment.get("REGISTRY_AUTH_FILE"):
+        files.reverse()
+    return next((known for file in files if (known := _in_file(file, host, path))), ANONYMOUS)
+
+
+def _in_file(path: Path, host: str, repository: str) -> Credentials:
+    config = clients.read_object(path)
     key = _HUB_KEY if host == DOCKER_HUB else host
     helpers = _mapping(config, "credHelpers", path)
     helper = helpers.get(host) or helpers.get(key) or config.get("credsStore")
@@ -69,29 +83,24 @@ def find(host: str, environment: Mapping[str, str] = os.environ) -> Credentials:
         credentials = _ask_helper(helper, key, path)
         if credentials:
             return credentials
-    for name, entry in _mapping(config, "auths", path).items():
-        if name == key or _host_of(name) == host:
+    auths = _mapping(config, "auths", path)
+    for name in (*_narrowest_first(host, repository), key):
+        if name in auths:
+            return _entry(auths[name], name, path)
+    for name, entry in auths.items():
+        if _OLD.fullmatch(name) and _host_of(name) == host:
             return _entry(entry, name, path)
     return ANONYMOUS
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_LIMIT + 1)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    try:
-        data = jsontext.loads(raw, limit=_LIMIT)
-    except ValueError as error:
-        raise InputError(
-            "is not JSON", where=str(path), hint="repair it, or replace it with `docker login`"
-        ) from error
-    if not isinstance(data, dict):
-        raise InputError("is not a JSON object", where=str(path))
-    return data
+def _narrowest_first(host: str, repository: str) -> list[str]:
+    """Return the names under which Podman may keep credentials.
+
+    >>> _narrowest_first("quay.io", "team/torch")
+    ['quay.io/team/torch', 'quay.io/team', 'quay.io']
+    """
+    parts = [host, *(part for part in repository.split("/") if part)]
+    return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 def _mapping(config: dict[str, Any], name: str, path: Path) -> dict[str, Any]:

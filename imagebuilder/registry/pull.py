@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import requests
 import urllib3
 
+from imagebuilder.core import times
 from imagebuilder.core.retries import Budget
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import FetchError, RegistryError
@@ -53,6 +55,7 @@ class PulledImage:
         digest: of its manifest.
         index: digest of the index that lists it; "" if there is none.
         layers: the lowest first.
+        created: the time in its config, in UTC; "" if it states none.
         config: the `config` of its config: `Env`, `Labels`, `User` and the like.
 
     """
@@ -60,6 +63,7 @@ class PulledImage:
     digest: str
     index: str
     layers: tuple[Layer, ...]
+    created: str
     config: Mapping[str, Any]
 
 
@@ -102,6 +106,7 @@ def find(client: Client, name: str, architecture: str) -> PulledImage:
             Layer(digest=layer.digest, diff_id=str(diff_id), size=layer.size, media_type=_type(layer, where))
             for layer, diff_id in zip(manifest.layers, diff_ids, strict=True)
         ),
+        created=times.normal(times.seconds(config.get("created"))),
         config=run if isinstance(run, dict) else {},
     )
 
@@ -123,26 +128,39 @@ def fetch(client: Client, layer: Layer, store: Store, advance: Callable[[int], N
     name = layer.digest.removeprefix("sha256:")
     with store.exclusive(f"download {name}"):
         if not store.has_download(name, layer.size):
-            file = PartialFile(
-                store.download(name), size=layer.size, sha256=name, advance=advance, stop=client.stopped
-            )
-            _receive(client, layer, file)
+            receive(client, layer.digest, layer.size, store.download(name), advance)
 
 
-def _receive(client: Client, layer: Layer, file: PartialFile) -> None:
-    """Receive a blob, and continue if the connection breaks off."""
-    budget, where = client.budget(), _where(client, layer.digest)
+def receive(client: Client, digest: str, size: int, place: Path, advance: Callable[[int], None]) -> None:
+    """Download a blob to a path in the store, and continue if the connection breaks off.
+
+    Args:
+        client: the client of a repository that has the blob.
+        digest: of the blob; other bytes are refused.
+        size: of the blob, in bytes.
+        place: where it goes once it is complete. An earlier part of it, `PLACE.part`, is used.
+        advance: see `fetch`.
+
+    Raises:
+        FetchError: the blob cannot be downloaded, or does not match its digest.
+        RegistryError: the registry refused, or cannot be reached.
+        StoreError: the disk is full or not writable.
+
+    """
+    sha256 = digest.removeprefix("sha256:")
+    file = PartialFile(place, size=size, sha256=sha256, advance=advance, stop=client.stopped)
+    budget, where = client.budget(), _where(client, digest)
     while True:
         try:
-            file.attempt(partial(_source, client, layer, budget), client.reference.host)
+            file.attempt(partial(_source, client, digest, budget), client.reference.host)
         except WrongBytesError as error:
             hint = "something between here and the registry changes what passes; try without the proxy"
-            raise FetchError(f"a layer of the base: {error}", where=where, hint=hint) from error
+            raise FetchError(f"a blob has other bytes: {error}", where=where, hint=hint) from error
         except StoppedError as error:
             raise RegistryError("stopped", where=where) from error
         except BrokenOffError as error:
             failure = Interrupted(
-                f"a layer of the base broke off: {error}",
+                f"a blob broke off: {error}",
                 where=where,
                 hint="check the network; what has come is kept, and the same command goes on",
             )
@@ -157,16 +175,15 @@ def _receive(client: Client, layer: Layer, file: PartialFile) -> None:
 
 
 @contextmanager
-def _source(
-    client: Client, layer: Layer, budget: Budget, start: int
-) -> Iterator[tuple[int, Iterable[bytes]]]:
+def _source(client: Client, digest: str, budget: Budget, start: int) -> Iterator[tuple[int, Iterable[bytes]]]:
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
-    place = f"blobs/{layer.digest}"
+    place = f"blobs/{digest}"
     options = RequestOptions(headers=headers, stream=True)
     with client.request("GET", place, wanted=(200, 206), options=options, budget=budget) as reply:
         try:
             granted = start if reply.status_code == requests.codes.partial_content else 0
-            yield granted, reply.raw.stream(_PIECE, decode_content=False)
+            # read1 returns what has come: a slow registry is noticed, and can be stopped.
+            yield granted, iter(lambda: reply.raw.read1(_PIECE, decode_content=False), b"")
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise BrokenOffError(type(error).__name__) from error
 

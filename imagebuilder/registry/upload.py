@@ -148,6 +148,7 @@ def push(
     destination: Destination,
     *,
     attach: Callable[[Client], object] | None = None,
+    bring: Callable[[Blob], None] | None = None,
     advance: Advance = no_advance,
 ) -> PushResult:
     """Push an image of the store, or the images of several platforms and the index that joins them.
@@ -157,6 +158,7 @@ def push(
         store: the store with its blobs.
         destination: where to push, and with which tags.
         attach: called when everything has been pushed, before any tag points to it.
+        bring: fetches a layer that is neither here nor in the registry; without it such a layer is an error.
         advance: called with the number of bytes done, `image.size` in all; reused blobs count at once.
 
     Raises:
@@ -176,8 +178,8 @@ def push(
         linked = {digest: path for digest, path in elsewhere.items() if path != target.path}
         client = Client(target, destination.options, "pull,push", tuple(sorted(set(linked.values()))))
         standing = tags.standing(client, image.manifest)
-        uploads = [Upload(client, blob, linked.get(blob.digest, ""), advance) for blob in blobs]
-        fates = _push_blobs(client, uploads)
+        uploads = [Upload(client, blob, linked.get(blob.digest, ""), advance, bring) for blob in blobs]
+        fates = push_blobs(client, uploads)
         sources.remember(store, target, [blob.digest for blob in blobs])
         for digest, data in manifests.items():
             _push_manifest(client, digest, data)
@@ -300,7 +302,7 @@ def _contents(image: ImageRecord | IndexRecord, store: Store) -> tuple[Mapping[s
             place = store.blob(part["digest"])
             blobs[part["digest"]] = Blob(digest=part["digest"], size=part["size"], path=place)
     for blob in blobs.values():
-        if not store.has_blob(blob.digest, blob.size):
+        if not store.is_known(blob.digest, blob.size):
             raise damaged(blob.path, image.name)
     # The largest first, so that all connections stay busy until shortly before the end.
     return manifests, tuple(sorted(blobs.values(), key=lambda blob: (-blob.size, blob.digest)))
@@ -333,7 +335,7 @@ def _recipe_of(client: Client, digest: str) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _push_blobs(client: Client, uploads: Sequence[Upload]) -> dict[str, str]:
+def push_blobs(client: Client, uploads: Sequence[Upload]) -> dict[str, str]:
     """Push all blobs, several at once. Returns how each got there, by digest."""
     fates = {}
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="push") as pool:

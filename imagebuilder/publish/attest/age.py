@@ -1,4 +1,4 @@
-"""The age of an image, with the source of its time. An image built by imagebuilder has no date itself.
+"""The age of an image, with the source of its time. An image built by imagebuilder has its lock's time.
 
 A registry may say when a manifest or a blob arrived (`Last-Modified`, RFC 9110 section 8.8.2). Documents
 have a time if `SOURCE_DATE_EPOCH` was set. Images of other tools have one in their config. Files in this
@@ -10,11 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
 
+from imagebuilder.core import times
 from imagebuilder.errors import RegistryError
 from imagebuilder.publish.attest.bundle import CYCLONEDX
 from imagebuilder.publish.attest.published import Published
@@ -23,7 +21,6 @@ from imagebuilder.registry.client import Client
 from imagebuilder.store import ImageRecord, Store
 
 _UNITS = (("year", 31_557_600), ("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
-_LONGEST = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,21 +58,20 @@ def _told(client: Client, image: Published, store: Store) -> Iterator[tuple[floa
         (f"blobs/{image.manifest.config.digest}", "config"),
     ):
         reply = client.request("HEAD", place, wanted=(200, 404))
-        said = _http_date(reply.headers.get("Last-Modified", ""))
+        said = times.mail_seconds(reply.headers.get("Last-Modified", ""))
         yield said, f"when its {what} arrived in the registry"
     for attachment in image.attachments:
         if attachment.kind == CYCLONEDX:
             yield _document_time(attachment.data), "the time that its documents claim"
-    yield _stated(image.config.get("created")), "the time that its config claims"
+    yield times.seconds(image.config.get("created")), "the time that its config claims"
     yield _modified(store.source(image.digest)), "when this host built the same image"
     yield _modified(store.report(image.digest)), "when this host tested the same image"
 
 
 def _made(seconds: float, source: str) -> Age | None:
     """Return the age; None for the epoch, which means that there is no time."""
-    if seconds <= 0:
+    if not (stamp := times.normal(seconds)):
         return None
-    stamp = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Age(time=stamp, seconds=int(time.time() - seconds), source=source)
 
 
@@ -86,28 +82,12 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def _http_date(text: str) -> float:
-    try:
-        return parsedate_to_datetime(text[:_LONGEST]).timestamp()
-    except (ValueError, TypeError, OverflowError, OSError):
-        return 0.0
-
-
 def _document_time(data: bytes) -> float:
     try:
         metadata = reader.json_object(data, "documents").get("metadata")
     except RegistryError:
         return 0.0
-    return _stated(metadata.get("timestamp") if isinstance(metadata, dict) else None)
-
-
-def _stated(text: Any) -> float:
-    """Parse a time as in RFC 3339; 0 if it is not one."""
-    try:
-        found = datetime.fromisoformat(text[:_LONGEST])
-        return found.timestamp() if found.tzinfo else 0.0
-    except (ValueError, TypeError, OverflowError, OSError):
-        return 0.0
+    return times.seconds(metadata.get("timestamp") if isinstance(metadata, dict) else None)
 
 
 def _words(seconds: int) -> str:

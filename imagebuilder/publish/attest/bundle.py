@@ -107,8 +107,13 @@ def subject_of(image: ImageRecord | IndexRecord, store: Store) -> Descriptor:
     return Descriptor(media_type=media_type, digest=image.manifest, size=size)
 
 
-def documents(
-    image: ImageRecord, store: Store, source: RecipeSource, waivers: tuple[str, ...] = (), created: int = 0
+def documents(  # noqa: PLR0917 - all but the first three have a default
+    image: ImageRecord,
+    store: Store,
+    source: RecipeSource,
+    waivers: tuple[str, ...] = (),
+    created: int = 0,
+    sent: ImageRecord | None = None,
 ) -> tuple[ImageDocument, ...]:
     """Make all documents of an image: bills of materials, report, source, and provenance that covers them.
 
@@ -120,6 +125,7 @@ def documents(
         source: the recipe and lock that it was built from.
         waivers: gates that were waived for this push.
         created: the time in the documents, in seconds since 1970.
+        sent: the same image with its layers packed in another way, if that is what the documents are about.
 
     Raises:
         InputError: the source or the report is damaged.
@@ -129,17 +135,18 @@ def documents(
     """
     lock, plan = source.read(image.platform, Project.of_labels(labels(image, store)))
     plan = plan.of_image({layer.title for layer in image.layers})
+    sent = sent or image
     with store.in_use():
         material = sbom.Material(
             name=image.name,
-            digest=image.manifest,
+            digest=sent.manifest,
             tag=image.tag,
             lock=lock,
             debs=licences.of_debs(image, store, plan.system_layers),
             wheels=licences.of_wheels(image, lock, store),
             own=sbom.own_parts(
                 plan,
-                [(layer.record.digest, layer.record.size) for layer in image.layers],
+                [(layer.record.digest, layer.record.size) for layer in sent.layers],
                 _package_version(plan, image, store),
             ),
             created=created,
@@ -147,14 +154,14 @@ def documents(
         found = [
             _single(SPDX, sbom.spdx(material)),
             _single(CYCLONEDX, sbom.cyclonedx(material)),
-            *_report(image, store),
+            *_report(image, sent, store),
         ]
         origin = Origin(
-            image=image,
+            image=sent,
             plan=plan,
             lock=lock,
             source=source,
-            records=tuple(store.layer(layer.key) for layer in plan.layers),
+            records=tuple(store.known_layer(layer.key) for layer in plan.layers),
             waivers=waivers,
             byproducts={name: data for document in found for name, data in document.files.items()},
         )
@@ -196,7 +203,7 @@ def _single(kind: DocumentKind, data: bytes) -> ImageDocument:
     return ImageDocument(kind=kind, files={name: data})
 
 
-def _report(image: ImageRecord, store: Store) -> tuple[ImageDocument, ...]:
+def _report(image: ImageRecord, sent: ImageRecord, store: Store) -> tuple[ImageDocument, ...]:
     path = store.report(image.manifest)
     if not path.exists():
         return ()
@@ -207,6 +214,12 @@ def _report(image: ImageRecord, store: Store) -> tuple[ImageDocument, ...]:
         raise InputError(f"the report cannot be used: {error}", where=str(path), hint=hint) from None
     if not found.is_about_image:
         raise InputError("the report is about another image", where=str(path), hint=hint)
+    if sent is not image and found.report.config != image.config:
+        raise InputError(
+            "the report does not name the image's config, so it proves nothing about layers with another compression",
+            where=str(path),
+            hint=hint,
+        )
     return (_single(REPORT, found.data),)
 
 

@@ -62,6 +62,7 @@ class Inspection:
         lock: the lock's checksum, hex sha256.
         tags: that point to it in the registry; in the store, its own.
         pins: component and version.
+        loaded: the version of each pin that the smoke test's nodes loaded; empty without a test.
         layers: the lowest first.
         verdict: of the smoke test: `passed`, `failed` or `none`.
         report: the verdict in one line.
@@ -71,6 +72,7 @@ class Inspection:
         documents: attached by imagebuilder; empty in the store.
         others: artifact types of what other tools attached.
         waivers: gates that were waived when it was pushed.
+        on_top: of an image that somebody built on top of one of imagebuilder, the steps that did.
         age: None if unknown. The image has no date, so that the same lock gives the same digest anywhere.
 
     """
@@ -86,6 +88,7 @@ class Inspection:
     lock: str
     tags: tuple[str, ...]
     pins: Mapping[str, str]
+    loaded: Mapping[str, str]
     layers: tuple[InspectedLayer, ...]
     verdict: str
     report: str
@@ -95,6 +98,7 @@ class Inspection:
     documents: tuple[AttachedDocument, ...] = ()
     others: tuple[str, ...] = ()
     waivers: tuple[str, ...] = ()
+    on_top: tuple[str, ...] = ()
     age: Age | None = None
 
 
@@ -167,8 +171,11 @@ def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
 
     """
     found = labels(image, store)
+    loaded: Mapping[str, str] = {}
     try:
-        word, line = _verdict(proof.in_store(image, store))
+        report = proof.in_store(image, store)
+        word, line = _verdict(report)
+        loaded = report.report.loaded if report.is_about_image else {}
     except FileNotFoundError:
         word, line = "none", "not tested"
     except OSError as error:
@@ -187,6 +194,7 @@ def from_store(target: str, image: ImageRecord, store: Store) -> Inspection:
         lock=image.lock,
         tags=(image.tag,),
         pins=label_names.pins(found),
+        loaded=loaded,
         layers=tuple(
             InspectedLayer(
                 title=layer.title,
@@ -232,6 +240,7 @@ def from_registry(
         lock=found.get(label_names.LOCK, ""),
         tags=published.tags_of(client, image.digest),
         pins=label_names.pins(found),
+        loaded=best[0].loaded if best else {},
         layers=_layers(image, claim),
         verdict=word,
         report=line,
@@ -244,6 +253,7 @@ def from_registry(
         ),
         others=image.others,
         waivers=claim.waivers if claim else (),
+        on_top=image.on_top,
         age=ages.of_registry(client, image, store),
     )
 

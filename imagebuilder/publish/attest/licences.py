@@ -11,6 +11,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
@@ -35,7 +36,7 @@ _LIMIT = 16_000_000
 _LONGEST_NAME = 100
 _REFERENCE = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
 _MOST_LICENCES = 200
-# Counted up with every change of what is read from a copyright file.
+# Counted up with every change of what is read from a layer.
 _READING = 1
 
 # Debian's short names that SPDX spells differently; a rule handles the versions of the GPL family.
@@ -88,22 +89,24 @@ UNKNOWN = Licence()
 
 
 @checked_dataclass(frozen=True, kw_only=True)
-class _LayerLicences:
-    """What a layer's copyright files say, as `<store>/licences/<hex>.json` keeps it.
+class LayerLicences:
+    """What a layer's copyright files and wheels say, as `<store>/licences/<hex>.json` keeps it.
 
     Attributes:
         reading: which way of reading them gave it.
         licences: by the package's name.
         links: packages whose copyright file is another package's.
+        wheels: by the distribution's name.
 
     """
 
     reading: int
     licences: dict[str, Licence]
     links: dict[str, str]
+    wheels: dict[str, Licence]
 
 
-_KEPT = TypeAdapter(_LayerLicences)
+KEPT = TypeAdapter(LayerLicences)
 
 
 def of_debs(image: ImageRecord, store: Store, count: int) -> Mapping[str, Licence]:
@@ -121,7 +124,7 @@ def of_debs(image: ImageRecord, store: Store, count: int) -> Mapping[str, Licenc
     licences: dict[str, Licence] = {}
     links: dict[str, str] = {}
     for layer in image.layers[:count]:
-        found = _of_layer(store, layer.record.digest)
+        found = of_layer(store, layer.record.digest)
         licences |= found.licences
         links |= found.links
     for name in links:
@@ -132,31 +135,58 @@ def of_debs(image: ImageRecord, store: Store, count: int) -> Mapping[str, Licenc
     return {name: licence for name, licence in licences.items() if licence.expression}
 
 
-def _of_layer(store: Store, digest: str) -> _LayerLicences:
-    """Read the copyright files of a layer, or what the store has kept of them."""
-    path = store.root / "licences" / f"{store.blob(digest).name}.json"
-    try:
-        kept = _KEPT.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        kept = None
-    if kept is not None and kept.reading == _READING:
+def of_layer(store: Store, digest: str) -> LayerLicences:
+    """Read the licences in a layer, or what the store has kept of them.
+
+    Raises:
+        StoreError: the layer cannot be read.
+
+    """
+    if kept := recall(store, digest):
         return kept
-    made = _LayerLicences(reading=_READING, licences={}, links={})
-    for member, content in _members(store, digest):
-        found = _DOC.fullmatch(member.path)
-        if not found:
-            continue
-        if found[2] and member.is_file and member.size <= _LIMIT:
-            made.licences[found[1]] = of_copyright(content.read().decode(errors="replace"))
-        elif member.is_symlink:
-            # The folder, or the file in it, may be a link to those of a package of the same source.
-            made.links[found[1]] = member.link.removesuffix("/copyright").rpartition("/")[2]
+    made = LayerLicences(reading=_READING, licences={}, links={}, wheels={})
+    with _entries(store, digest) as members:
+        for member, content in members:
+            readable = member.is_file and member.size <= _LIMIT
+            if found := _DOC.fullmatch(member.path):
+                if found[2] and readable:
+                    made.licences[found[1]] = of_copyright(content.read().decode(errors="replace"))
+                elif member.is_symlink:
+                    # The folder, or the file in it, may be a link to those of a package of the same source.
+                    made.links[found[1]] = member.link.removesuffix("/copyright").rpartition("/")[2]
+            elif readable and (match := _METADATA.fullmatch(member.path)):
+                name = str(canonicalize_name(match[1]))
+                made.wheels[name] = of_metadata(content.read().decode(errors="replace"))
+    remember(store, digest, made)
+    return made
+
+
+def recall(store: Store, digest: str) -> LayerLicences | None:
+    """Return what the store has kept of a layer's licences; None if it was not read yet."""
+    try:
+        kept = KEPT.validate_json(_path(store, digest).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return kept if kept.reading == _READING else None
+
+
+def remember(store: Store, digest: str, licences: LayerLicences) -> None:
+    """Keep the licences of a layer.
+
+    Raises:
+        StoreError: the store is full or not writable.
+
+    """
+    path = _path(store, digest)
     with store.work() as folder, explained(path):
         draft = folder / path.name
-        draft.write_bytes(_KEPT.dump_json(made))
+        draft.write_bytes(KEPT.dump_json(licences))
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.rename(path)
-    return made
+
+
+def _path(store: Store, digest: str) -> Path:
+    return store.root / "licences" / f"{store.blob(digest).name}.json"
 
 
 def of_wheels(image: ImageRecord, lock: Lock, store: Store) -> Mapping[str, Licence]:
@@ -301,22 +331,20 @@ def _from_layers(image: ImageRecord, wheels: Iterable[Wheel], store: Store) -> d
     wanted = {wheel.name for wheel in wheels}
     found: dict[str, Licence] = {}
     for layer in image.layers[1:]:
-        for member, content in _members(store, layer.record.digest):
-            if not (match := _METADATA.fullmatch(member.path)) or not member.is_file or member.size > _LIMIT:
-                continue
-            name = str(canonicalize_name(match[1]))
-            if name in wanted:
-                found[name] = of_metadata(content.read().decode(errors="replace"))
+        own = of_layer(store, layer.record.digest).wheels
+        found |= {name: own[name] for name in wanted & own.keys()}
         if wanted <= found.keys():
             break
     return found
 
 
-def _members(store: Store, digest: str) -> Iterator[tuple[tarstream.TarEntry, BinaryIO]]:
+@contextmanager
+def _entries(store: Store, digest: str) -> Iterator[Iterator[tuple[tarstream.TarEntry, BinaryIO]]]:
+    """Open a layer; what is wrong with it may show only when the body reads an entry's content."""
     path = store.blob(digest)
     try:
         with tarstream.open_layer(path) as stream:
-            yield from tarstream.entries(stream)
+            yield tarstream.entries(stream)
     except tarstream.errors() as error:
         raise StoreError(
             f"a layer cannot be read: {error}", where=str(path), hint="run: imagebuilder cache verify --fix"

@@ -17,7 +17,7 @@ from imagebuilder.errors import StoreError
 from imagebuilder.lock.model import Lock
 from imagebuilder.plan import Plan
 from imagebuilder.publish.attest.sbom import image_purl, purl
-from imagebuilder.store import ImageRecord, LayerRecord
+from imagebuilder.store import ImageLayer, ImageRecord, LayerRecord
 from imagebuilder.workflow.source import RecipeSource
 
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -93,7 +93,7 @@ def statement(origin: Origin) -> bytes:
 
     """
     image, lock = origin.image, origin.lock
-    if origin.records != tuple(layer.record for layer in image.layers):
+    if len(origin.records) != len(image.layers) or not all(map(_gives, origin.records, image.layers)):
         raise StoreError(
             f"the layers of {image.name} are not those that its recipe and lock give",
             hint="another version of imagebuilder built it: build it again, then push",
@@ -176,6 +176,13 @@ def read(document: Mapping[str, Any]) -> Claim:
         )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"lacks a field of imagebuilder's statements: {error}") from None
+
+
+def _gives(made: LayerRecord | None, layer: ImageLayer) -> bool:
+    """Return True if a layer of the image is the one that was made, or has its tar, packed in another way."""
+    if made is None or made.media_type == layer.record.media_type:
+        return made == layer.record
+    return (made.diff_id, made.unpacked) == (layer.record.diff_id, layer.record.unpacked)
 
 
 def _base(lock: Lock) -> list[dict[str, Any]]:

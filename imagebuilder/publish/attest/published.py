@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from imagebuilder.core import labels as label_names
-from imagebuilder.core.reference import Reference, parse
-from imagebuilder.core.yamlfile import printable
-from imagebuilder.errors import InputError, RegistryError
+from imagebuilder.core.reference import Reference, parse_image
+from imagebuilder.errors import RegistryError
+from imagebuilder.image.oci import CREATED_BY
 from imagebuilder.publish.attest import envelope, signature
 from imagebuilder.publish.attest.bundle import REPORT, DocumentKind, kind_of
 from imagebuilder.registry import reader
@@ -93,7 +93,9 @@ class Published:
     def content(self) -> ImageContent:
         """What it is made of."""
         layers = tuple(layer.digest for layer in self.manifest.layers)
-        return ImageContent(digest=self.digest, layers=layers, config=self.config)
+        return ImageContent(
+            digest=self.digest, config_digest=self.manifest.config.digest, layers=layers, config=self.config
+        )
 
     @property
     def manifest_size(self) -> int:
@@ -113,11 +115,25 @@ class Published:
         return tuple(str(item) for item in found) if isinstance(found, list) else ()
 
     @property
+    def on_top(self) -> tuple[str, ...]:
+        """The steps of another builder on top of an image of imagebuilder, the lowest first.
+
+        They are what the history calls them, also steps without a layer, such as `ENV`. The history is a
+        claim of whoever made the image.
+        """
+        made = [str(row.get("created_by", "")) for row in self._history]
+        own = [number for number, step in enumerate(made, 1) if step.startswith(CREATED_BY)]
+        return tuple(made[own[-1] :]) if own and label_names.LOCK in self.labels else ()
+
+    @property
+    def _history(self) -> tuple[dict[str, Any], ...]:
+        history = self.config.get("history")
+        return tuple(row for row in history if isinstance(row, dict)) if isinstance(history, list) else ()
+
+    @property
     def titles(self) -> tuple[str, ...]:
         """The history entry of each layer; empty where the history has none."""
-        history = self.config.get("history")
-        rows = [row for row in history if isinstance(row, dict)] if isinstance(history, list) else []
-        made = [str(row.get("created_by", "")) for row in rows if not row.get("empty_layer")]
+        made = [str(row.get("created_by", "")) for row in self._history if not row.get("empty_layer")]
         count = len(self.manifest.layers)
         return tuple(made) if len(made) == count else ("",) * count
 
@@ -129,12 +145,7 @@ def open_image(text: str, options: Options) -> Client:
         InputError: it is not such a name.
 
     """
-    reference = parse(text)
-    if not (reference.tag or reference.digest):
-        raise InputError(
-            "names a repository, not an image", where=text, hint=f"add a tag: {printable(text)}:TAG"
-        )
-    return Client(reference, options)
+    return Client(parse_image(text), options)
 
 
 def read(

@@ -6,7 +6,8 @@ An image may have any number: one for each host that tested it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from imagebuilder.errors import GateError
 from imagebuilder.publish import proof
@@ -31,6 +32,7 @@ class AttachedReport:
         nodes: how many there were.
         gpus, driver: of the host; empty without GPUs.
         transport: the network that NCCL used; empty if that is not known.
+        loaded: the version of each pin that its nodes loaded, by component.
         busbw: of the largest allreduce, in 10^9 bytes a second; 0 if none was timed.
         started: when the test began.
         signed: whether it has a signature, with the image's key if one was given, else with any.
@@ -48,6 +50,7 @@ class AttachedReport:
     driver: str = ""
     transport: str = ""
     busbw: float = 0.0
+    loaded: Mapping[str, str] = field(default_factory=dict)
     started: str = ""
     signed: bool
     signed_by: tuple[str, ...]
@@ -154,5 +157,6 @@ def _listed(item: Attachment, image: Published, policy: ProofPolicy | None, *, k
         driver=report.host.driver,
         transport=report.transport,
         busbw=report.busbw,
+        loaded=report.loaded,
         started=report.started,
     )

@@ -13,7 +13,6 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ from packageurl import PackageURL
 
 from imagebuilder import __version__
 from imagebuilder.core import labels as label_names
+from imagebuilder.core import times
 from imagebuilder.lock.model import Deb, Installed, Lock, Source, Wheel
 from imagebuilder.plan import PackageLayer, Plan, ProjectLayer
 from imagebuilder.publish.attest.licences import UNKNOWN, Licence
@@ -442,7 +442,7 @@ def _uuid(material: Material) -> uuid.UUID:
 
 
 def _time(material: Material) -> str:
-    return datetime.fromtimestamp(material.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return times.of_seconds(material.created)
 
 
 def _is_below(part: Any) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imagebuilder.core import installation
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import EnvironmentFault, InputError
 from imagebuilder.recipe.proof import ProofPolicy
@@ -104,7 +105,7 @@ def _require_libraries() -> None:
     for name in ("cryptography", "nacl"):
         if importlib.util.find_spec(name) is None:
             raise EnvironmentFault(
-                f"signatures need the Python package `{name}`", hint="pip install 'imagebuilder[sign]'"
+                f"signatures need the Python package `{name}`", hint=f"run: {installation.install('sign')}"
             )
 
 

@@ -78,6 +78,7 @@ class VerifyTask:
         keyed: whether signatures count: then documents without one are ignored.
         own: a recipe and lock that the image must be made from; None for the attached ones.
         store: its layers are compared with the image's, if this host made the same ones.
+        base: of a derived image: the verified image that it must begin with; None if none was named.
 
     """
 
@@ -85,6 +86,7 @@ class VerifyTask:
     keyed: bool
     own: RecipeSource | None
     store: Store
+    base: Published | None = None
 
 
 class _RefusedError(Exception):
@@ -100,6 +102,8 @@ def verify(task: VerifyTask, client: Client) -> Verification:
     """
     image = task.published
     checks = [signature_check(signed=image.signed, signed_for=image.signed_for, keyed=task.keyed)]
+    if image.on_top:
+        return _derived(task, client, checks)
     source, check = _only(task, SOURCE, lambda found: _source(found, task.published))
     checks.append(check)
     lock = source[1] if source else None
@@ -126,6 +130,51 @@ def verify(task: VerifyTask, client: Client) -> Verification:
         waivers=used[-1].waivers if used else (),
         source=source[0] if source else None,
     )
+
+
+def _derived(task: VerifyTask, client: Client, checks: list[VerifyCheck]) -> Verification:
+    """Verify an image that another builder made on top of one of imagebuilder.
+
+    It has no recipe, lock, provenance and bills of materials of its own; its base's are verified there.
+    """
+    image = task.published
+    checks.append(_begins_with(task.base, image))
+    policy = proof.policy_of((task.base or image).labels, str(image.reference))
+    _, check = _only(task, REPORT, lambda found: _report(found, task))
+    checks += [check, _blobs(task, client, None)]
+    return Verification(
+        reference=f"{image.reference.name}@{image.digest}",
+        digest=image.digest,
+        checks=tuple(checks),
+        reports=reports.attached(image, policy, keyed=task.keyed),
+        waivers=(),
+        source=None,
+    )
+
+
+def _begins_with(base: Published | None, image: Published) -> VerifyCheck:
+    """Compare a derived image with its base: the layers below, and what its labels promise."""
+    name = "base"
+    steps = printable("; ".join(image.on_top))
+    count = f"{len(image.on_top)} step{'s' if image.on_top[1:] else ''} on top"
+    if base is None:
+        recipe = printable(image.labels.get(label_names.RECIPE, "an image of imagebuilder"))
+        detail = f"derived from {recipe}, {count}: {steps}; name the image below as --base REPOSITORY@DIGEST"
+        return VerifyCheck(name=name, status="failed", detail=detail)
+    below = base.diff_ids
+    if not below or image.diff_ids[: len(below)] != below:
+        detail = f"its lower layers are not those of {base.reference.name}@{base.digest}"
+        return VerifyCheck(name=name, status="failed", detail=detail)
+    changed = [
+        key
+        for key in sorted({*base.labels, *image.labels})
+        if key.startswith(label_names.OWN) and base.labels.get(key) != image.labels.get(key)
+    ]
+    if changed:
+        detail = f"its labels differ from its base's: {printable(', '.join(changed))}"
+        return VerifyCheck(name=name, status="failed", detail=detail)
+    detail = f"{len(below)} layers of {base.reference.name}@{base.digest}, {count}: {steps}"
+    return VerifyCheck(name=name, status="passed", detail=detail)
 
 
 def _only(
@@ -341,7 +390,7 @@ def _bill(
 
 def _report(found: Attachment, task: VerifyTask) -> tuple[str, str]:
     """Judge a report. No provenance has to name it: whoever proves the image later attaches another one."""
-    policy = proof.policy_of(task.published.labels, str(task.published.reference))
+    policy = proof.policy_of((task.base or task.published).labels, str(task.published.reference))
     report, refusals = reports.judged(found, task.published, policy, keyed=task.keyed)
     if refusals:
         raise _RefusedError(", ".join(refusals))
@@ -365,13 +414,17 @@ def _blobs(task: VerifyTask, client: Client, plan: Plan | None) -> VerifyCheck:
         detail = f"the registry has lost {len(missing)} of them, {missing[0]} first"
         return VerifyCheck(name="layers", status="failed", detail=detail)
     detail = f"all {len(manifest.layers)} are in the registry"
-    if plan is not None and len(plan.layers) == len(manifest.layers):
+    if plan is not None and len(plan.layers) == len(manifest.layers) == len(task.published.diff_ids):
         # A baked key is different on every host.
         made = [
             None if isinstance(layer, KeysLayer) else task.store.layer(layer.key) for layer in plan.layers
         ]
+        rows = zip(made, manifest.layers, task.published.diff_ids, strict=True)
         pairs = [
-            (mine.digest, layer.digest) for mine, layer in zip(made, manifest.layers, strict=True) if mine
+            # Packed in another way, the tar is the same.
+            (mine.digest, layer.digest) if mine.media_type == layer.media_type else (mine.diff_id, diff_id)
+            for mine, layer, diff_id in rows
+            if mine
         ]
         if any(mine != theirs for mine, theirs in pairs):
             detail = "this host's store has made other bytes from the same recipe and lock"

@@ -16,8 +16,19 @@ image.py     searches all layers, the config and attached documents; keeps resul
 from __future__ import annotations
 
 from imagebuilder.publish.leaks.host import Mark, marks
-from imagebuilder.publish.leaks.image import Scan, scan, scan_documents
-from imagebuilder.publish.leaks.layer import Note
+from imagebuilder.publish.leaks.image import Scan, recall, remember, scan, scan_documents
+from imagebuilder.publish.leaks.layer import LayerScan, Note
 from imagebuilder.publish.leaks.rules import SecretFinding
 
-__all__ = ["Mark", "Note", "Scan", "SecretFinding", "marks", "scan", "scan_documents"]
+__all__ = [
+    "LayerScan",
+    "Mark",
+    "Note",
+    "Scan",
+    "SecretFinding",
+    "marks",
+    "recall",
+    "remember",
+    "scan",
+    "scan_documents",
+]

@@ -122,6 +122,16 @@ def scan(
     )
 
 
+def recall(store: Store, digest: str, marks: Sequence[Mark] = ()) -> LayerScan | None:
+    """Return the kept result for a layer, if it is of these marks and the present rules."""
+    return _recall(store, digest, rules.load().version, host.version(marks))
+
+
+def remember(store: Store, digest: str, found: LayerScan, marks: Sequence[Mark] = ()) -> None:
+    """Keep the result for a layer, with these marks and the present rules."""
+    _remember(store, digest, _Record(rules=rules.load().version, marks=host.version(marks), scan=found))
+
+
 def _placed(layers: Sequence[ImageLayer], scans: dict[str, LayerScan]) -> list[tuple[str, SecretFinding]]:
     return [(layer.title, finding) for layer in layers for finding in scans[layer.record.digest].findings]
 
