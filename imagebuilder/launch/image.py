@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from imagebuilder import catalog
 from imagebuilder.core import labels as label_names
 from imagebuilder.core import platforms
-from imagebuilder.core.reference import Reference, parse
+from imagebuilder.core.reference import Reference, parse, parse_image
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError, RegistryError, StoreError
 from imagebuilder.smoke.target import SmokeTarget, from_labels
@@ -49,6 +49,7 @@ class LaunchImage:
         pins: component and version, sorted.
         env: its variables.
         baked_keys: an ssh key is in a layer, so a job needs none.
+        tested: what the smoke test knows of it.
 
     """
 
@@ -63,6 +64,7 @@ class LaunchImage:
     pins: tuple[tuple[str, str], ...]
     env: tuple[tuple[str, str], ...]
     baked_keys: bool
+    tested: SmokeTarget
 
     @property
     def home(self) -> str:
@@ -147,6 +149,7 @@ def from_config(reference: str, config: Mapping[str, Any], *, pullable: bool) ->
         pins=_pins(reference, target),
         env=tuple(sorted(_variables(reference, config.get("Env")))),
         baked_keys=target.baked_keys,
+        tested=target,
     )
 
 
@@ -206,10 +209,13 @@ def from_engine(engine: Engine, name: str, repository: str) -> LaunchImage:
     return from_config(str(image.id), config, pullable=False)
 
 
-def from_registry(text: str, site: Site, *, platform: str = "", plain_http: bool = False) -> LaunchImage:
+def from_registry(
+    text: str, site: Site, *, platform: str = "", one: bool = False, plain_http: bool = False
+) -> LaunchImage:
     """Read an image in a registry, and turn its tag into its digest.
 
-    An index stays an index, so that nodes of every platform find theirs, unless one platform is named.
+    An index stays an index, so that nodes of every platform find theirs, unless one platform is named, or
+    `one` asks for one image: a report is about one.
 
     Raises:
         InputError: the name is wrong, or the image is not one of imagebuilder, or has not that platform.
@@ -219,13 +225,7 @@ def from_registry(text: str, site: Site, *, platform: str = "", plain_http: bool
     from imagebuilder.registry import options_for, reader
     from imagebuilder.registry.client import Client
 
-    reference = parse(text)
-    if not (reference.tag or reference.digest):
-        raise InputError(
-            "names a repository, not an image",
-            where=printable(text),
-            hint=f"add a tag: {printable(text)}:TAG",
-        )
+    reference = parse_image(text)
     client = Client(reference, options_for(site, reference.host, plain_http=plain_http))
     name = reference.digest or reference.tag
     joined = reader.image_index(client, name)
@@ -233,7 +233,7 @@ def from_registry(text: str, site: Site, *, platform: str = "", plain_http: bool
     if joined is not None:
         raw, index = joined
         name = _of_platform(reference, index.manifests, platform)
-        digest = raw.digest if not platform else name
+        digest = raw.digest if not (platform or one) else name
     raw, manifest = reader.image_manifest(client, name)
     found = f"{reference.name}@{digest or raw.digest}"
     document = reader.json_object(reader.blob(client, manifest.config), f"{found}: config")

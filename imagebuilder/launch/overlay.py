@@ -31,7 +31,7 @@ def merged(files: Sequence[Script | Manifest], target: Target, path: Path) -> tu
             schema of its kind; every problem with its line.
 
     """
-    document = yamlfile.read(path)
+    document = yamlfile.read(path, numbers=True)
     if document.problems:
         raise InputError.of([entry.problem for entry in document.problems])
     if not isinstance(document.data, Mapping):

@@ -1,64 +1,36 @@
-"""The command of `launch --smoke`: the smoke test's own scripts, as one word of Python.
-
-Its other checks need a cluster that they can start and end, and stay with `imagebuilder smoke-test`.
-"""
+"""The command of `launch --smoke` and `smoke-test --as-job`: the whole smoke test, as one word of Python."""
 
 from __future__ import annotations
 
-from importlib import resources
+import dataclasses
 
-from imagebuilder import catalog
-from imagebuilder.errors import InputError
 from imagebuilder.launch.image import LaunchImage
-
-_PAYLOAD = resources.files("imagebuilder.smoke").joinpath("payload")
-# Checked before the script runs: variables of the launcher, and what they must be.
-_PROGRAM = """\
-import os, sys, types
-wanted = {wanted!r}
-found = {{name: os.environ.get(name) for name in wanted}}
-if found != wanted:
-    sys.exit(f"launch: this rank should have {{wanted}}, but has {{found}}")
-module = types.ModuleType("common")
-exec({common!r}, module.__dict__)
-sys.modules["common"] = module
-sys.argv = {argv!r}
-if {peer!r}:
-    sys.argv += ["--peer", os.environ[{peer!r}]]
-exec({script!r}, {{"__name__": "__main__"}})
-"""
-_MIB = 1 << 20
+from imagebuilder.smoke import job
 
 
-def command(image: LaunchImage, launcher: str, nodes: int, ranks: int, *, on_gpus: bool) -> tuple[str, ...]:
-    """Return the command: exact collectives for a framework, an exact sum for mpirun.
+def command(
+    image: LaunchImage, target: str, launcher: str, layout: tuple[int, int], *, port: int, on_gpus: bool
+) -> tuple[str, ...]:
+    """Return what each node runs, once.
 
-    Raises:
-        InputError: the image's framework has no script for this.
+    Args:
+        image: what the nodes run.
+        target: what runs the job.
+        launcher: what starts the command on the nodes.
+        layout: the number of nodes, and of the test's ranks on each.
+        port: where the launcher's own processes meet; the test's meet at the next one.
+        on_gpus: whether the nodes have GPUs.
 
     """
-    if launcher == "mpirun":
-        # rank.sh has checked the number of ranks.
-        return _python("mpi_sum.py", {}, (), "")
-    scripts = [
-        framework.payloads["collectives"]
-        for name, framework in catalog.frameworks("collectives").items()
-        if name in dict(image.pins) and framework.launcher and framework.launcher.command[0] == launcher
-    ]
-    if not scripts:
-        raise InputError(f"not yet for {launcher}: it has no script with collectives", where="--smoke")
-    options = ("--device", "cuda" if on_gpus else "cpu")
-    limits = (f"--largest={4 * _MIB}", f"--sweep={64 * _MIB}", "--seconds=60", "--each=120")
-    wanted = {"WORLD_SIZE": str(nodes * ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    return _python(scripts[0], wanted, (*options, *limits), "MASTER_ADDR")
-
-
-def _python(name: str, wanted: dict[str, str], options: tuple[str, ...], peer: str) -> tuple[str, ...]:
-    program = _PROGRAM.format(
-        wanted=wanted,
-        common=_PAYLOAD.joinpath("common.py").read_text(encoding="utf-8"),
-        script=_PAYLOAD.joinpath(name).read_text(encoding="utf-8"),
-        argv=[name, "--nonce=launch", *options],
-        peer=peer,
+    tested = dataclasses.replace(
+        image.tested, reference=image.reference, digest=image.digest if image.pullable else ""
     )
-    return ("python", "-c", program)
+    order = job.order(
+        tested,
+        dict(image.env),
+        mode="multi-gpu" if on_gpus else "cpu",
+        layout=layout,
+        # srun starts ranks without keys, and torchrun runs on every node.
+        logins=launcher == "mpirun" and target != "slurm",
+    )
+    return job.command(order, port + 1)

@@ -133,7 +133,7 @@ def load(name: str) -> Target:
     """
     if name not in names():
         raise InputError(
-            f"`{printable(name)}` is not a target",
+            f"`{printable(name)}` is not a target" if name else "is missing: it says what runs the job",
             where="--target",
             hint=nearest(name, names()) or f"choose {', '.join(names())}",
         )

@@ -309,16 +309,6 @@ def lines(files: tuple[Path, Path], comparison: Comparison, most: int) -> tuple[
     return tuple(rows)
 
 
-def as_json(files: tuple[Path, Path], comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as `--json` prints it."""
-    return {
-        "first": str(files[0]),
-        "other": str(files[1]),
-        "equal": not comparison.differences,
-        **comparison.model_dump(mode="json", exclude_unset=True),
-    }
-
-
 def _line(difference: Difference) -> str:
     a, b = printable(difference.first or ""), printable(difference.other or "")
     head = f"{difference.kind:9}  {printable(difference.name)}"

@@ -10,7 +10,7 @@ import re
 import tarfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import docker
@@ -21,7 +21,7 @@ from imagebuilder.core import labels as label_names
 from imagebuilder.core.reference import parse as parse_name
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import EnvironmentFault, InputError
-from imagebuilder.host.engine import Engine, connect, explained
+from imagebuilder.host.engine import Engine, GpuRoute, connect, explained
 from imagebuilder.image.oci import CREATED_BY
 from imagebuilder.registry import credentials
 from imagebuilder.smoke.gpus import QUERY, Gpus, parse
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Engine",
     "connect",
+    "device_request",
     "explained",
     "gpus",
     "has",
@@ -52,6 +53,15 @@ _PULL_SECONDS = 7200
 # Of /etc/passwd: pieces of up to 2 MiB, and bytes.
 _MOST_PIECES = 4
 _LARGEST = 1 << 20
+_NO_DEVICE = (
+    "no CDI specification on the engine's host names nvidia.com/gpu devices: run there `nvidia-ctk cdi "
+    "generate --output=/etc/cdi/nvidia.yaml`"
+)
+_NO_ROUTE = {
+    "docker": "Docker takes CDI devices since version 28.2, and since 25 with `features: {cdi: true}` in its "
+    "daemon.json; or install NVIDIA's runtime: `nvidia-ctk runtime configure`",
+    "podman": "Podman's service takes CDI devices since version 5.4",
+}
 
 
 def look_up(engine: Engine, reference: str, digest: str = "") -> SmokeTarget:
@@ -116,13 +126,13 @@ def _entrypoint(image: Image) -> tuple[str, ...]:
 
 
 def _on_top(image: Image) -> tuple[str, ...]:
-    """Return the steps of other builders on top of an image of imagebuilder, whose own have no date."""
+    """Return the steps of other builders on top of an image of imagebuilder, whose own name it."""
     with explained("reading the history of the image"):
         history = image.history()
     steps = []
     for entry in history[:_MOST_STEPS]:
         said = str(entry.get("CreatedBy") or "")
-        if said.startswith(CREATED_BY) or entry.get("Created") == 0:
+        if said.startswith(CREATED_BY):
             break
         steps.append(_step(said))
     return tuple(reversed(steps))
@@ -212,7 +222,8 @@ def pull(engine: Engine, repository: str, digest: str) -> None:
         EnvironmentFault: the engine cannot pull it.
 
     """
-    found = credentials.find(parse_name(repository).host)
+    name = parse_name(repository)
+    found = credentials.find(name.host, path=name.path)
     login = {"username": found.user, "password": found.password, "identitytoken": found.identity_token}
     until = time.monotonic() + _PULL_SECONDS
     with explained(f"pulling {repository}@{digest}"):
@@ -232,28 +243,46 @@ def pull(engine: Engine, repository: str, digest: str) -> None:
                 )
 
 
-def gpus(engine: Engine, reference: str) -> Gpus:
-    """Return the GPUs that a container of this image can use, by starting one.
+def gpus(engine: Engine, reference: str) -> tuple[Gpus, GpuRoute]:
+    """Return the GPUs that containers of this image can use, and how they get them, by starting one with all.
 
     The engine may run on another machine, so a tool on this host would not help.
     """
-    if not engine.offers_gpus:
-        return Gpus()
-    try:
-        said = engine.client.containers.run(
-            reference,
-            entrypoint=["nvidia-smi"],
-            command=list(QUERY),
-            device_requests=[docker.types.DeviceRequest(count=-1, capabilities=[["gpu", "utility"]])],
-            remove=True,
-            network_disabled=True,
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
+    lacking = _NO_ROUTE[engine.kind]
+    for route in engine.gpu_routes:
+        try:
+            said = engine.client.containers.run(
+                reference,
+                entrypoint=["nvidia-smi"],
+                command=list(QUERY),
+                device_requests=[device_request(route)],
+                remove=True,
+                network_disabled=True,
+                cap_drop=["ALL"],
+                security_opt=["no-new-privileges"],
+            )
+        except DockerException as error:
+            if "unresolvable CDI devices" in str(error):
+                lacking = _NO_DEVICE
+                continue
+            log.warning("the engine offers GPUs, but a container with them does not start: %s", error)
+            lacking = printable(str(error))[:500]
+            continue
+        if (found := parse(said.decode(errors="replace"))).gpus:
+            return found, route
+        lacking = "nvidia-smi lists none in a container"
+    return Gpus(lacking=lacking), "request"
+
+
+def device_request(route: GpuRoute, ids: Sequence[str] = ()) -> docker.types.DeviceRequest:
+    """Ask for GPUs by their ids; for all without any."""
+    if route == "cdi":
+        return docker.types.DeviceRequest(
+            driver="cdi", device_ids=[f"nvidia.com/gpu={name}" for name in ids or ("all",)]
         )
-    except DockerException as error:
-        log.warning("the engine offers GPUs, but a container with them does not start: %s", error)
-        return Gpus()
-    return parse(said.decode(errors="replace"))
+    return docker.types.DeviceRequest(
+        count=0 if ids else -1, device_ids=list(ids), capabilities=[["gpu", "compute", "utility"]]
+    )
 
 
 def require_image(engine: Engine, reference: str) -> Image:

@@ -6,7 +6,7 @@ Reports may come from other versions. So each reader here takes what it understa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -115,6 +115,14 @@ def transport(checks: Iterable[Evidenced]) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
+def loaded(checks: Iterable[Evidenced]) -> dict[str, str]:
+    """Return the version of each pin that the nodes loaded, by component; several where they differ."""
+    rows = [
+        (name, row) for entry in checks if entry.name == "pins" for name, row in _pin_rows(entry.evidence)
+    ]
+    return {name: ", ".join(sorted({row.found, *row.nodes.values()})) for name, row in rows}
+
+
 def scaling(report: Report) -> tuple[ScalingRow, ...]:
     """Read the scaling table; empty if there is none."""
     return _rows(ScalingRow, _of(report, "scaling").get("rows"))
@@ -133,13 +141,17 @@ def losses(report: Report) -> tuple[float | None, ...]:
 
 def pins(report: Report) -> Mapping[str, PinRow]:
     """Read the loaded version of each pin, by component."""
-    rows = {name: _rows(PinRow, [value]) for name, value in _of(report, "pins").items()}
-    return {name: found[0] for name, found in rows.items() if found}
+    return dict(_pin_rows(_of(report, "pins")))
 
 
 def check(report: Report, name: str) -> CheckResult | None:
     """Find a check by its name."""
     return next((entry for entry in report.checks if entry.name == name), None)
+
+
+def _pin_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, PinRow]]:
+    for name, value in found.items():
+        yield from ((name, row) for row in _rows(PinRow, [value]))
 
 
 def _of(report: Report, name: str) -> Mapping[str, Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from testinfra.backend.base import BaseBackend, CommandResult
 from testinfra.host import Host
 
-from imagebuilder.smoke.session import Session
+if TYPE_CHECKING:
+    from imagebuilder.smoke.session import Session
 
 _SECONDS = 30
+# Runs a shell line; returns its exit code, and what it wrote to stdout and stderr.
+RunLine = Callable[[str], tuple[int, str, str]]
 
 
 class NodeBackend(BaseBackend):  # type: ignore[misc]  # testinfra has no types
@@ -21,21 +25,29 @@ class NodeBackend(BaseBackend):  # type: ignore[misc]  # testinfra has no types
 
     NAME = "imagebuilder"
 
-    def __init__(self, session: Session, index: int) -> None:
-        """Inspect one node of a session."""
-        super().__init__(f"node{index}")
-        self._session = session
-        self._index = index
+    def __init__(self, name: str, run_line: RunLine) -> None:
+        """Inspect the node with this name."""
+        super().__init__(name)
+        self._run_line = run_line
 
     def run(self, command: str, *args: str, **_kwargs: Any) -> CommandResult:
         """Run one of testinfra's shell commands."""
         line = self.get_command(command, *args)
-        outcome = self._session.run(self._index, ("sh", "-c", line), timeout=_SECONDS)
+        code, stdout, stderr = self._run_line(line)
+        return self.result(code, line.encode(), stdout, stderr)
+
+
+def on_node(session: Session, index: int) -> RunLine:
+    """Return the function that runs shell lines on a node."""
+
+    def run(line: str) -> tuple[int, str, str]:
+        outcome = session.run(index, ("sh", "-c", line), timeout=_SECONDS)
         # testinfra has no value for a command without an exit code; 255 is ssh's code for a lost connection.
-        code = 255 if outcome.code is None else outcome.code
-        return self.result(code, line.encode(), outcome.stdout, outcome.stderr)
+        return 255 if outcome.code is None else outcome.code, outcome.stdout, outcome.stderr
+
+    return run
 
 
 def inspect(session: Session, index: int) -> Host:
     """Return testinfra's host object for a node."""
-    return Host(NodeBackend(session, index))
+    return Host(NodeBackend(f"node{index}", on_node(session, index)))

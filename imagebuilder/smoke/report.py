@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,6 +89,15 @@ class Host(Strict):
     engine_version: str
 
 
+class NodeGpu(Strict):
+    """A GPU of a node. Two nodes have the same one if all ranks share it."""
+
+    node: Annotated[str, Field(description="The node.")]
+    index: Annotated[int, Field(description="Its number in the host's nvidia-smi.")]
+    uuid: Annotated[str, Field(description="Its uuid; empty for a part of a GPU.")]
+    name: Annotated[str, Field(description="Its model.")]
+
+
 class Report(Strict):
     """All results of a smoke test. `passed` must agree with the checks, or the report is refused."""
 
@@ -100,10 +108,18 @@ class Report(Strict):
     recipe: Annotated[str, Field(description="The recipe's name; empty if unknown.")]
     lock: Annotated[str, Field(description="The lock's checksum (sha256); empty if unknown.")]
     digest: Annotated[str, Field(description="The manifest's digest; empty if unknown.")]
+    config: Annotated[
+        str,
+        Field(
+            description="The digest of the image's config, which names every layer's tar (its diffID): it is "
+            "the same however the layers are packed. Empty if unknown."
+        ),
+    ] = ""
     reference: Annotated[str, Field(description="The image's name or id in the engine.")]
     pins: Annotated[dict[str, str], Field(description="Components and their versions, as in the lock.")]
     runtime: Annotated[
-        Literal["docker", "podman", "process", "ssh"], Field(description="What the nodes were run with.")
+        Literal["docker", "podman", "process", "ssh", "slurm", "job"],
+        Field(description="What the nodes were run with; `job`: it was read from a job's log."),
     ]
     nodes: Annotated[int, Field(description="Number of nodes.")]
     nproc_per_node: Annotated[int, Field(description="Number of ranks on each node.")] = 1
@@ -111,6 +127,7 @@ class Report(Strict):
     mode_reason: Annotated[str, Field(description="Why this mode was chosen.")]
     caveats: Annotated[tuple[str, ...], Field(description="What a pass does not prove.")]
     host: Annotated[Host, Field(description="The machine that the test ran on.")]
+    gpus: Annotated[tuple[NodeGpu, ...], Field(description="The GPUs that each node got.")] = ()
     checks: Annotated[
         tuple[CheckResult, ...], Field(description="The checks, in the order in which they ran.")
     ]
@@ -179,10 +196,14 @@ def told(check: CheckResult) -> str:
     return f"reused from {check.reused.digest[:19]} of {check.reused.started}: {check.summary}"
 
 
+def told_gpus(gpus: Sequence[NodeGpu]) -> str:
+    """Say which node got which GPU."""
+    return "; ".join(f"{gpu.node} has {gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in gpus)
+
+
 def dumps(report: Report) -> str:
     """Return a report as JSON, keys in the order of the model."""
-    plain = _plain(report.model_dump())
-    return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(jsontext.plain(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write(report: Report, path: Path) -> None:
@@ -271,17 +292,6 @@ def lines(report: Report, width: int = 110) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _plain(value: Any) -> Any:
-    """Replace what JSON and UTF-8 cannot hold: NaN and infinity by null, half a surrogate pair by `?`."""
-    if isinstance(value, dict):
-        return {_plain(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _row(head: str, detail: str, width: int) -> list[str]:
     """Write the result of a check beside its name, wrapped to the width of the line."""
     room = max(width - len(head), 20)
@@ -306,6 +316,8 @@ def _conclusion(report: Report, width: int) -> list[str]:
     if missing:
         rows += _wrapped(f"not a proof: {missing}", width)
     rows += _wrapped(f"mode {report.mode}: {report.mode_reason}", width)
+    if report.gpus:
+        rows += _wrapped(f"GPUs: {told_gpus(report.gpus)}", width)
     reused = [check.name for check in report.checks if check.reused]
     if reused and report.earlier:
         rows += _wrapped(

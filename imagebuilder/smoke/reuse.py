@@ -36,12 +36,14 @@ class ImageContent:
 
     Attributes:
         digest: of its manifest.
+        config_digest: of its config; with a good report on it, each packing of the image is proven.
         layers: their digests, the lowest first.
         config: its config document.
 
     """
 
     digest: str
+    config_digest: str
     layers: tuple[str, ...]
     config: Mapping[str, Any]
 
@@ -53,8 +55,10 @@ class ImageContent:
         return {str(name): str(text) for name, text in found.items()} if isinstance(found, dict) else {}
 
     @property
-    def below(self) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-        """The layers and the config, without what belongs to the user's own files.
+    def below(self) -> Mapping[str, Any]:
+        """The config with the diffIDs of its layers, without what belongs to the user's own files.
+
+        How a layer is packed does not count: whoever unpacks it checks its diffID.
 
         Raises:
             ValueError: the labels name more such layers than there are.
@@ -70,7 +74,7 @@ class ImageContent:
         # How many folders are copied counts, what is in them does not.
         config["own"] = [len(Project.of_labels(labels).checksums), label_names.PACKAGE in labels]
         config["config"]["Labels"] = {name: text for name, text in labels.items() if name not in _CHANGING}
-        return tuple(digest for index, digest in enumerate(self.layers) if index not in own), config
+        return config
 
 
 def of_documents(manifest: str, config: str) -> ImageContent:
@@ -88,7 +92,9 @@ def of_documents(manifest: str, config: str) -> ImageContent:
         raise ValueError("the earlier image's manifest cannot be read") from None
     if wanted != digest_of(config.encode()) or not isinstance(run, dict):
         raise ValueError("the earlier image's config is not the one that its manifest names")
-    return ImageContent(digest=digest_of(manifest.encode()), layers=layers, config=run)
+    return ImageContent(
+        digest=digest_of(manifest.encode()), config_digest=str(wanted), layers=layers, config=run
+    )
 
 
 def stored(digest: str, store: Store) -> ImageContent | None:
@@ -114,12 +120,25 @@ def shortcoming(report: Verdict, labels: Mapping[str, str], image: ImageContent 
     passed = {check.name for check in report.checks if check.status == "passed"}
     if labels.get(label_names.TRAINING) and verdict.OWN_TRAINING not in passed:
         return f"required checks did not run: {verdict.OWN_TRAINING}"
+    if problem := _tests_problem(report, labels.get(label_names.TESTS, "")):
+        return problem
     reused = [check.name for check in report.checks if check.reused]
     if not reused or report.earlier is None:
         return ""
     problem = _difference(report.earlier, image)
     names = f"`{reused[0]}`" + (f" and {len(reused) - 1} more checks" if reused[1:] else "")
     return f"{names} did not run on this image, and {problem}" if problem else ""
+
+
+def _tests_problem(report: Verdict, checksum: str) -> str:
+    """Say why a report does not show that the recipe's own tests passed; empty if it does, or names none."""
+    ran = [check for check in report.checks if check.name == verdict.OWN_TESTS and check.status == "passed"]
+    if not checksum:
+        return ""
+    if not ran:
+        return f"required checks did not run: {verdict.OWN_TESTS}"
+    same = all(check.evidence.get("checksum") == checksum for check in ran)
+    return "" if same else "other tests ran than those that the recipe names"
 
 
 def _difference(then: EarlierVerdict, image: ImageContent | None) -> str:

@@ -10,7 +10,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,15 +18,18 @@ from types import FrameType
 
 from imagebuilder import __version__
 from imagebuilder.errors import EnvironmentFault, InputError
+from imagebuilder.host.engine import GpuRoute
 from imagebuilder.host.site import Site
-from imagebuilder.smoke import checks, reuse
+from imagebuilder.smoke import checks, gpus, reuse
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.data import all_digits, are_needed, digits
-from imagebuilder.smoke.gpus import Gpus
+from imagebuilder.smoke.gpus import Gpu, Gpus
 from imagebuilder.smoke.nodes import containers as runtime
-from imagebuilder.smoke.nodes import processes, remote
+from imagebuilder.smoke.nodes import processes, remote, slurm
 from imagebuilder.smoke.nodes.cluster import Cluster, RuntimeKind
-from imagebuilder.smoke.report import CheckResult, Earlier, Finding, Host, Mode, Report, verdict
+from imagebuilder.smoke.nodes.reached import ReachedCluster
+from imagebuilder.smoke.nodes.remote import RemoteNode
+from imagebuilder.smoke.report import CheckResult, Earlier, Finding, Host, Mode, NodeGpu, Report, verdict
 from imagebuilder.smoke.session import Check, CheckFailed, Session
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 from imagebuilder.store import Store
@@ -50,8 +53,9 @@ _CAVEATS: Mapping[Mode, str] = {
 }
 
 
+_NO_GPUS: tuple[Gpus, GpuRoute] = (Gpus(), "request")
 _NOT_ASKED = "not asked for"
-_REAL = ("ssh", "multi-gpu")
+_REAL = frozenset({("ssh", "multi-gpu"), ("slurm", "multi-gpu"), ("job", "multi-gpu")})
 # Checks that an image without ssh, MPI or a framework leaves out.
 _BETWEEN = frozenset({"ssh", "environment", "mpirun", "rendezvous", "collectives", "training", "failure"})
 
@@ -73,6 +77,7 @@ class _Place:
     mode: Mode
     mode_reason: str
     host: Host
+    gpus: tuple[NodeGpu, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -113,7 +118,7 @@ def run_smoke(
     with _terminable():
         if options.runtime == "process":
             place, results = _on_this_host(target, options, fetch, watch)
-        elif options.runtime == "ssh":
+        elif options.runtime in {"ssh", "slurm"}:
             place, results = _on_hosts(target, options, fetch, watch)
         else:
             place, results = _in_containers(target, options, fetch, watch, earlier)
@@ -124,6 +129,7 @@ def run_smoke(
         # A derived image has more than its base's lock names.
         lock="" if target.origin == "derived" else target.lock,
         digest=target.digest,
+        config=target.config,
         reference=target.reference,
         pins=dict(target.pins),
         runtime=place.runtime,
@@ -131,8 +137,9 @@ def run_smoke(
         nproc_per_node=options.nproc_per_node,
         mode=place.mode,
         mode_reason=place.mode_reason,
-        caveats=(*_caveats(target, place, results), *place.notes),
+        caveats=(*caveats(target, (place.runtime, place.mode), results), *place.notes),
         host=place.host,
+        gpus=place.gpus,
         checks=results,
         started=clock.strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=round(time.monotonic() - started, 3),
@@ -212,8 +219,10 @@ def _in_containers(
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
     with engines.connect(options.runtime) as engine:
         image_environment = engines.require_same(engine, target)
-        found = engines.gpus(engine, target.reference) if options.mode != "cpu" else Gpus()
+        offered, route = engines.gpus(engine, target.reference) if options.mode != "cpu" else _NO_GPUS
+        found = gpus.choose(offered, options.gpus, f"{engine.kind} here")
         mode, reason = choose_mode(options, found.names, f"{engine.kind} here")
+        assigned = _assigned(options, found, mode)
         host = Host(
             cores=engine.cores,
             memory_bytes=engine.memory_bytes,
@@ -222,21 +231,24 @@ def _in_containers(
             engine=engine.kind,
             engine_version=engine.version,
         )
-        place = _Place(runtime=engine.kind, mode=mode, mode_reason=reason, host=host)
+        place = _Place(runtime=engine.kind, mode=mode, mode_reason=reason, host=host, gpus=told_of(assigned))
         run_id = secrets.token_hex(6)
-        with runtime.start(engine, target, options, mode, run_id) as cluster:
+        devices = runtime.Devices(route=route, of_node=assigned)
+        with runtime.start(engine, target, options, devices, run_id) as cluster:
             watch.started(cluster)
             if target.origin == "foreign":
                 target = cluster.prepare(target, run_id)
             session = Session(cluster, target, options, mode, image_environment, fetch)
-            return place, _all_checks(session, watch, _results_of(earlier, target, options, place))
+            return place, all_checks(session, watch, _results_of(earlier, target, options, place))
 
 
 def _on_this_host(
     target: SmokeTarget, options: SmokeOptions, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
-    found = processes.gpus() if options.mode != "cpu" else Gpus()
+    offered = processes.gpus() if options.mode != "cpu" else Gpus()
+    found = gpus.choose(offered, options.gpus, "this host")
     mode, reason = choose_mode(options, found.names, "this host")
+    assigned = _assigned(options, found, mode)
     host = Host(
         cores=os.cpu_count() or 1,
         memory_bytes=processes.memory_bytes(),
@@ -245,21 +257,21 @@ def _on_this_host(
         engine="none",
         engine_version="",
     )
-    place = _Place(runtime="process", mode=mode, mode_reason=reason, host=host)
-    with processes.start(options, mode) as cluster:
+    place = _Place(runtime="process", mode=mode, mode_reason=reason, host=host, gpus=told_of(assigned))
+    with processes.start(options, assigned) as cluster:
         watch.started(cluster)
         session = Session(cluster, target, options, mode, processes.environment(), fetch)
-        return place, _all_checks(session, watch, {})
+        return place, all_checks(session, watch, {})
 
 
 def _on_hosts(
     target: SmokeTarget, options: SmokeOptions, fetch: Callable[[bool], Path], watch: Watch
 ) -> tuple[_Place, tuple[CheckResult, ...]]:
-    with remote.start(options.hosts, secrets.token_hex(6)) as cluster:
+    with _reached(options) as cluster:
         found = cluster.gpus() if options.mode != "cpu" else ()
         # Every host needs a GPU for each of its ranks: hosts share none.
-        usable = min((len(gpus.names) for gpus in found), default=0) >= options.nproc_per_node
-        names = tuple(name for gpus in found for name in gpus.names) if usable else ()
+        usable = min((len(own.names) for own in found), default=0) >= options.nproc_per_node
+        names = tuple(name for own in found for name in own.names) if usable else ()
         mode, reason = choose_mode(options, names, "each host" if not names else "all hosts together")
         first = cluster.facts[0]
         host = Host(
@@ -272,57 +284,113 @@ def _on_hosts(
         )
         notes = tuple(
             f"{node.name} is {facts.host}, {facts.cores} cores, {facts.memory_bytes >> 30} GiB, "
-            f"Python {facts.python}"
-            for node, facts in zip(cluster.nodes, cluster.facts, strict=True)
+            f"Python {facts.python}" + (f", {', '.join(own.names)}" if own.names else "")
+            for node, facts, own in zip(
+                cluster.nodes, cluster.facts, found or (Gpus(),) * len(cluster.nodes), strict=True
+            )
         )
-        place = _Place(runtime="ssh", mode=mode, mode_reason=reason, host=host, notes=notes)
-        target = dataclasses.replace(target, ssh_user=first.user)
+        assigned = [gpus.of_node(own.gpus, mode, 0, options.nproc_per_node) for own in found]
+        told = told_of(assigned, [node.name for node in cluster.nodes]) if assigned else ()
+        place = _Place(runtime=cluster.kind, mode=mode, mode_reason=reason, host=host, gpus=told, notes=notes)
+        has_ssh = not isinstance(cluster, slurm.SlurmCluster) or cluster.has_ssh
+        target = dataclasses.replace(target, ssh_user=first.user, has_ssh=has_ssh)
         watch.started(cluster)
         session = Session(cluster, target, options, mode, {}, fetch)
-        return place, _all_checks(session, watch, {})
+        return place, all_checks(session, watch, {})
 
 
-def _all_checks(session: Session, watch: Watch, taken: Mapping[str, CheckResult]) -> tuple[CheckResult, ...]:
+def _assigned(options: SmokeOptions, found: Gpus, mode: Mode) -> tuple[tuple[Gpu, ...], ...]:
+    """Return the GPUs of each node; nothing on CPUs."""
+    if mode == "cpu":
+        return ()
+    ranks = options.nproc_per_node
+    return tuple(gpus.of_node(found.gpus, mode, node, ranks) for node in range(options.nodes))
+
+
+def told_of(assigned: Sequence[Sequence[Gpu]], nodes: Sequence[str] = ()) -> tuple[NodeGpu, ...]:
+    """Describe each node's GPUs for the report; `nodes` has their names, if they are not node0, node1, ..."""
+    names = nodes or [f"node{index}" for index in range(len(assigned))]
+    return tuple(
+        NodeGpu(node=name, index=gpu.index, uuid=gpu.uuid, name=gpu.name)
+        for name, own in zip(names, assigned, strict=True)
+        for gpu in own
+    )
+
+
+def _reached(
+    options: SmokeOptions,
+) -> contextlib.AbstractContextManager[ReachedCluster[RemoteNode] | slurm.SlurmCluster]:
+    """Begin on the hosts that an option names, or on the nodes of the Slurm job."""
+    run_id = secrets.token_hex(6)
+    if options.runtime == "ssh":
+        return remote.start(options.hosts, run_id)
+    return slurm.start(options.hosts, options.slurm, options.nproc_per_node, run_id)
+
+
+def all_checks(session: Session, watch: Watch, taken: Mapping[str, CheckResult]) -> tuple[CheckResult, ...]:
     """Run all checks, except those whose results are taken over."""
     results = []
     for check in CHECKS:
         watch.begun(check)
-        result = taken.get(check.name) or _one_check(check, session)
+        result = taken.get(check.name) or run_check(check, session)
         watch.ended(result)
         results.append(result)
     return tuple(results)
 
 
-def _one_check(check: Check, session: Session) -> CheckResult:
+def run_check(check: Check, session: Session) -> CheckResult:
     """Run one check. Its failure does not stop the next ones."""
     started = time.monotonic()
     before = len(session.steps)
     asked = not session.options.only or check.name in session.options.only
-    reason = (check.skip(session) or _not_running(check, session)) if asked else _NOT_ASKED
-    summary = ""
-    evidence: dict[str, object] = {}
-    findings: tuple[Finding, ...] = ()
-    if not reason:
-        try:
-            passed = check.run(session)
-        except CheckFailed as error:
-            findings, evidence = error.findings, dict(error.evidence)
-        else:
-            summary, evidence = passed.summary, dict(passed.evidence)
+    why = (reason(check, session) or _not_running(check, session)) if asked else _NOT_ASKED
+    summary, findings, evidence = ("", (), {}) if why else _run_with_all(check, session)
     return CheckResult(
         name=check.name,
         title=check.title,
         criterion=check.criterion,
         required=check.is_required(session),
         exchanges=check.exchanges,
-        status="skipped" if reason else "failed" if findings else "passed",
+        status="skipped" if why else "failed" if findings else "passed",
         summary=summary,
-        reason=reason,
+        reason=why,
         findings=findings,
         evidence=evidence,
         steps=tuple(session.steps[before:]),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def reason(check: Check, session: Session) -> str:
+    """Say why a check cannot run; empty if it can."""
+    if session.cluster.kind == "job" and not check.skip(session) and check.digits(session.options) != "none":
+        return "the job carries no data to train on"
+    return check.skip(session)
+
+
+def _run_with_all(check: Check, session: Session) -> tuple[str, tuple[Finding, ...], dict[str, object]]:
+    """Run a check with each framework of the image; returns summary, findings and evidence."""
+    names = session.frameworks(check.name)
+    if len(names) <= 1:
+        return _run(check, session)
+    summaries: list[str] = []
+    findings: list[Finding] = []
+    evidence: dict[str, object] = {}
+    for name in names:
+        session.turn = name
+        summary, wrong, evidence[name] = _run(check, session)
+        summaries += [f"{name}: {summary}"] if summary else []
+        findings += [item.model_copy(update={"message": f"{name}: {item.message}"}) for item in wrong]
+    session.turn = ""
+    return "" if findings else "; ".join(summaries), tuple(findings), evidence
+
+
+def _run(check: Check, session: Session) -> tuple[str, tuple[Finding, ...], dict[str, object]]:
+    try:
+        passed = check.run(session)
+    except CheckFailed as error:
+        return "", error.findings, dict(error.evidence)
+    return passed.summary, (), dict(passed.evidence)
 
 
 def _not_running(check: Check, session: Session) -> str:
@@ -333,12 +401,15 @@ def _not_running(check: Check, session: Session) -> str:
     return f"{' and '.join(ended)} ended, see `{CHECKS[0].name}`" if ended else ""
 
 
-def _caveats(target: SmokeTarget, place: _Place, results: tuple[CheckResult, ...]) -> tuple[str, ...]:
+def caveats(
+    target: SmokeTarget, place: tuple[RuntimeKind, Mode], results: tuple[CheckResult, ...]
+) -> tuple[str, ...]:
+    """Return what a pass does not prove, on this runtime and in this mode."""
     computed = any(result.name == "collectives" and result.status != "skipped" for result in results)
     return (
         *_origin(target, results),
         # Real hosts have a network between them, which multi-gpu then uses.
-        *((_CAVEATS[place.mode],) if computed and (place.runtime, place.mode) != _REAL else ()),
+        *((_CAVEATS[place[1]],) if computed and place not in _REAL else ()),
         *((_BAKED,) if target.baked_keys else ()),
     )
 

@@ -114,6 +114,8 @@ class Session:
         self.nonce = secrets.token_hex(8)
         self.environment = environment
         self.steps: list[Step] = []
+        # Of several frameworks in the image, the one that is proven now.
+        self.turn = ""
         self._digits = digits
 
     @property
@@ -156,21 +158,27 @@ class Session:
             pins=dict(self.target.pins),
             ssh=self.target.has_ssh,
             own_training=self.target.training is not None,
+            own_tests=bool(self.target.tests),
         )
 
-    def installed(self, check: str) -> Framework | None:
-        """Choose the framework for a check: the first one that the image's Python has."""
-        found = (each for each in catalog.frameworks(check).values() if self.facts.get(each.module))
-        return next(found, None)
+    def frameworks(self, check: str) -> tuple[str, ...]:
+        """Return the frameworks that a check runs with: all pinned ones, else all installed ones.
+
+        A pinned framework is one of them even if it is not installed: the check then fails.
+        """
+        known = catalog.frameworks(check)
+        pinned = tuple(name for name in known if self.target.pin(name))
+        return pinned or tuple(name for name, each in known.items() if self.facts.get(each.module))
+
+    def installed(self, check: str) -> bool:
+        """Return True if the image's Python has a framework that the check can run with."""
+        return any(self.facts.get(each.module) for each in catalog.frameworks(check).values())
 
     def framework(self, check: str) -> Framework | None:
-        """Choose the framework for a check: a pinned one, else one that is installed.
-
-        A pinned framework is chosen even if it is not installed: the check then fails.
-        """
-        there = self.installed(check)
-        pinned = (each for name, each in catalog.frameworks(check).items() if self.target.pin(name))
-        return next(pinned, there)
+        """Return the framework that a check runs with now: the one in `turn`, else the first."""
+        names = self.frameworks(check)
+        name = self.turn if self.turn in names else next(iter(names), "")
+        return catalog.frameworks(check).get(name)
 
     def payload(self, check: str) -> str:
         """Return the script that a check runs with the image's framework.
@@ -205,7 +213,7 @@ class Session:
         self, index: int, argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None
     ) -> Outcome:
         """Run a command on one node, and record it."""
-        return self._run([(index, None, self._command(argv, timeout, env))])[0]
+        return self._run([(self.nodes[index], None, self._command(argv, timeout, env))])[0]
 
     def run_everywhere(
         self,
@@ -220,7 +228,7 @@ class Session:
         When one fails, the others are killed after `grace` seconds.
         """
         jobs = [
-            (index, None, self._command(argv(index), timeout, env(index) if env else None))
+            (self.nodes[index], None, self._command(argv(index), timeout, env(index) if env else None))
             for index in range(self.nnodes)
         ]
         return self._run(jobs, grace)
@@ -248,6 +256,19 @@ class Session:
         """Return the mpirun command for ranks on each host. All other settings must be in the image."""
         places = ",".join(f"{host}:{slots}" for host in hosts)
         return ("mpirun", "-np", str(len(hosts) * slots), "--host", places, *argv)
+
+    def mpi(self, *argv: str, timeout: float) -> Outcome:
+        """Run a command as every rank of MPI, started by mpirun on the first node or by the scheduler."""
+        scheduler, slots = self.cluster.scheduler, self.layout.nproc_per_node
+        if scheduler is not None:
+            return self._run([(scheduler, None, self._command(argv, timeout, None))])[0]
+        hosts = [self.cluster.host(index) for index in range(self.nnodes)]
+        return self.run(0, self.mpirun(hosts, *argv, slots=slots), timeout=timeout)
+
+    @property
+    def mpi_starter(self) -> str:
+        """The program that starts ranks of MPI."""
+        return self.cluster.scheduler.name if self.cluster.scheduler else "mpirun"
 
     def agents(self, check: str, place: str, *arguments: str) -> Callable[[int], tuple[str, ...]]:
         """Return a function from a node's index to its launcher's command.
@@ -300,6 +321,11 @@ class Session:
             "WORLD_SIZE": str(layout.world_size),
             "LOCAL_WORLD_SIZE": str(layout.nproc_per_node),
         }
+        if any(each.addresses and name in each.payloads.values() for each in catalog.frameworks().values()):
+            places = (
+                f"{self.cluster.host(place.node_rank)}:{self.cluster.port()}" for place in layout.places
+            )
+            job["IMAGEBUILDER_RANKS"] = ",".join(places)
 
         def command(place: Place) -> Command:
             # Named as torchrun names them; the node rank is its "group rank".
@@ -314,7 +340,9 @@ class Session:
                 argv, timeout, {**self.rank_env(place.node_rank), **(env or {}), **job, **who}
             )
 
-        return self._run([(place.node_rank, place.rank, command(place)) for place in layout.places])
+        return self._run(
+            [(self.nodes[place.node_rank], place.rank, command(place)) for place in layout.places]
+        )
 
     def ranks(
         self, outcomes: Sequence[Outcome], layout: NodeLayout | None = None
@@ -396,17 +424,17 @@ class Session:
         return Command(argv=tuple(argv), timeout=timeout * self.options.patience, env=env or {})
 
     def _run(
-        self, jobs: Sequence[tuple[int, int | None, Command]], grace: float | None = None
+        self, jobs: Sequence[tuple[Node, int | None, Command]], grace: float | None = None
     ) -> tuple[Outcome, ...]:
         """Run commands on nodes, some of them as ranks."""
-        ran = run_together([(self.nodes[index], command) for index, _, command in jobs], grace=grace)
+        ran = self._together(jobs, grace)
         outcomes = []
-        for (index, rank, command), outcome in zip(jobs, ran, strict=True):
-            outcomes.append(dataclasses.replace(outcome, node=self.nodes[index].name, rank=rank))
+        for (node, rank, command), outcome in zip(jobs, ran, strict=True):
+            outcomes.append(dataclasses.replace(outcome, node=node.name, rank=rank))
             text = outcome.stdout + (f"\n[stderr]\n{outcome.stderr}" if outcome.stderr.strip() else "")
             self.steps.append(
                 Step(
-                    node=self.nodes[index].name,
+                    node=node.name,
                     command=self._shown(str(command)),
                     exit_code=outcome.code,
                     timed_out=outcome.timed_out,
@@ -415,6 +443,11 @@ class Session:
                 )
             )
         return tuple(outcomes)
+
+    def _together(
+        self, jobs: Sequence[tuple[Node, int | None, Command]], grace: float | None
+    ) -> tuple[Outcome, ...]:
+        return run_together([(node, command) for node, _, command in jobs], grace=grace)
 
     def _shown(self, command: str) -> str:
         """Return a command as the report shows it: the same on every host."""

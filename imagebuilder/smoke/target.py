@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
 from imagebuilder import catalog
+from imagebuilder.core import installation
 from imagebuilder.core import labels as label_names
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import InputError
 from imagebuilder.recipe.checks import TrainingCheck
+from imagebuilder.smoke.gpus import NAME as GPU_NAME
 
 ModeChoice = Literal["auto", "cpu", "one-gpu-shared", "multi-gpu"]
-RuntimeChoice = Literal["auto", "docker", "podman", "process", "ssh"]
+RuntimeChoice = Literal["auto", "docker", "podman", "process", "ssh", "slurm"]
+# How the nodes of a Slurm job run the image.
+SlurmVariant = Literal["bare", "pyxis", "apptainer", "podman"]
 TransportChoice = Literal["any", "socket", "ib", "ofi"]
 Workload = Literal["digits", "resnet"]
 # Whether imagebuilder built the image, somebody built on top of such an image, or neither.
@@ -28,6 +33,7 @@ Origin = Literal["built", "derived", "foreign"]
 GIB = 1 << 30
 # Components that have an `mpirun`.
 _MPI = ("openmpi", "mpich")
+_GPUS_BY_NAME = ("auto", "docker", "podman", "process")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+:~_-]{0,99}")
 
 
@@ -45,6 +51,7 @@ class SmokeTarget:
         ssh_port, ssh_user: sshd's port, and the user that nodes log in as.
         baked_keys: the image has an ssh key in a layer, so a job needs none.
         training: the user's own training check; None if the recipe has none.
+        tests: checksum of the user's own tests; "" if the recipe names none.
         allowed_env: variables of a job or a host that the recipe allows in the image, with its reasons.
         origin: who built it.
         base: of a derived image: the image of imagebuilder below it.
@@ -52,6 +59,7 @@ class SmokeTarget:
         entrypoint: of a derived or foreign image.
         has_ssh: whether nodes can log in to each other.
         gpus: compute capabilities of the hosts' GPUs, as the recipe says; only known if the recipe is.
+        probes: how to ask the components that the recipe's own folder describes, as the labels say.
 
     """
 
@@ -65,6 +73,7 @@ class SmokeTarget:
     ssh_user: str = "root"
     baked_keys: bool = False
     training: TrainingCheck | None = None
+    tests: str = ""
     allowed_env: tuple[tuple[str, str], ...] = ()
     origin: Origin = "built"
     base: str = ""
@@ -72,6 +81,7 @@ class SmokeTarget:
     entrypoint: tuple[str, ...] = ()
     has_ssh: bool = True
     gpus: tuple[str, ...] = ()
+    probes: tuple[tuple[str, catalog.Probe], ...] = ()
 
     def pin(self, name: str) -> str:
         """Return a component's version; empty if it is not pinned."""
@@ -88,11 +98,11 @@ class Promise:
     """What an image promises by its pins, and where it is tested. This decides which checks must pass.
 
     Attributes:
-        runtime: what runs the nodes: `docker`, `podman`, `process` or `ssh`.
+        runtime: what runs the nodes: `docker`, `podman`, `process`, `ssh`, `slurm` or `job`.
         mode: how tensors are sent.
         pins: component and version.
         ssh: whether it has an sshd, as every image of imagebuilder.
-        own_training: the recipe has a training check of the user's.
+        own_training, own_tests: the recipe has a training check of the user's, or names tests.
 
     """
 
@@ -101,6 +111,7 @@ class Promise:
     pins: Mapping[str, str]
     ssh: bool = True
     own_training: bool = False
+    own_tests: bool = False
 
     @property
     def contained(self) -> bool:
@@ -108,19 +119,29 @@ class Promise:
         return self.runtime != "process"
 
     @property
+    def asked(self) -> bool:
+        """Whether the nodes are asked while they run; else a job's log is read."""
+        return self.runtime != "job"
+
+    @property
     def started(self) -> bool:
         """Whether the test starts the nodes, from an image."""
         return self.runtime in {"docker", "podman"}
 
     @property
+    def shared(self) -> bool:
+        """Whether the test gives the nodes a folder that they share. Hosts and jobs may have none."""
+        return self.started or self.runtime == "process"
+
+    @property
     def mpi(self) -> bool:
-        """Whether `mpirun` must reach the other nodes."""
-        return self.contained and any(name in self.pins for name in _MPI)
+        """Whether ranks of MPI must reach the other nodes."""
+        return self.asked and self.contained and any(name in self.pins for name in _MPI)
 
     @property
     def logins(self) -> bool:
-        """Whether nodes must be able to log in to each other."""
-        return self.contained and self.ssh
+        """Whether nodes must be able to log in to each other. Schedulers start ranks without that."""
+        return self.contained and self.ssh and self.runtime not in {"slurm", "job"}
 
     def framework(self, check: str) -> bool:
         """Return True if a framework is pinned that has a script for this check."""
@@ -160,15 +181,34 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlurmImage:
+    """How the nodes run the image.
+
+    Attributes:
+        variant: `bare`: the nodes' own processes are in the image already; or what starts it.
+        source: a file, or a name in a registry; empty for `bare`.
+        gpus: whether the container gets the GPUs that Slurm gave the job.
+
+    """
+
+    variant: SlurmVariant = "bare"
+    source: str = ""
+    gpus: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class SmokeOptions:
     """How to test.
 
     Attributes:
         runtime: where the nodes run; `auto` takes the first engine that answers, Docker before Podman.
         mode: how tensors are sent; `auto` takes the best mode that the host can run.
-        nodes: number of nodes, at least two; with `ssh`, that of the hosts.
-        hosts: for the runtime `ssh`: names of hosts, as for ssh.
+        nodes: number of nodes, at least two; with `ssh` and `slurm`, that of the hosts.
+        hosts: for the runtimes `ssh` and `slurm`: names of hosts, as for ssh; the nodes of the job.
+        slurm: for the runtime `slurm`: how the nodes run the image.
         nproc_per_node: number of ranks on each node.
+        gpus: the GPUs to use, each by its number in nvidia-smi's list or by its uuid: one, or one for each
+            rank in order, node by node; `("all",)` for any of the host's, and empty for any or none.
         shm_bytes: size of each node's /dev/shm.
         patience: factor on every time limit, for slow hosts.
         only: names of the checks to run; the others are reported as skipped, so such a run cannot pass.
@@ -176,6 +216,7 @@ class SmokeOptions:
         min_busbw: minimum bus bandwidth of the largest allreduce, in 10^9 bytes a second; 0 for no minimum.
         scaling: the table of several layouts.
         again: run every check, also those whose earlier results hold.
+        tests: folder of the user's own tests; None for none.
         containers: extra arguments for the engine's SDK for single nodes, by the node's number:
             `{1: {"shm_size": 1 << 26}}`. Only tests use it; the command line cannot set it.
 
@@ -185,7 +226,9 @@ class SmokeOptions:
     mode: ModeChoice = "auto"
     nodes: int = 2
     hosts: tuple[str, ...] = ()
+    slurm: SlurmImage = SlurmImage()
     nproc_per_node: int = 1
+    gpus: tuple[str, ...] = ()
     shm_bytes: int = GIB
     patience: float = 1.0
     only: frozenset[str] = frozenset()
@@ -193,6 +236,7 @@ class SmokeOptions:
     min_busbw: float = 0.0
     scaling: Scaling = Scaling()
     again: bool = False
+    tests: Path | None = None
     containers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -219,7 +263,7 @@ class SmokeOptions:
         ):
             if value not in choices:
                 raise InputError(f"`{value}` is unknown: choose {', '.join(choices)}", where=key)
-        if bool(self.hosts) != (self.runtime == "ssh"):
+        if bool(self.hosts) != (self.runtime in {"ssh", "slurm"}):
             raise InputError(
                 "the runtime ssh needs `--hosts a,b`, and no other runtime takes it", where="--hosts"
             )
@@ -229,10 +273,41 @@ class SmokeOptions:
             raise InputError(
                 f"{self.nproc_per_node} ranks on a node: choose 1 to 8", where="--nproc-per-node"
             )
+        self._require_gpus()
         if not 0 <= self.min_busbw < float("inf"):
             raise InputError("the bandwidth must not be negative", where="--min-busbw")
         if self.patience <= 0:
             raise InputError("the factor must be larger than 0", where="patience")
+
+    def _require_gpus(self) -> None:
+        if not self.gpus:
+            return
+        ranks = self.nodes * self.nproc_per_node
+        if self.mode == "cpu":
+            raise InputError("mode cpu uses no GPU", where="--gpus")
+        if self.runtime not in _GPUS_BY_NAME:
+            raise InputError(
+                f"the runtime {self.runtime} takes the GPUs that its hosts offer",
+                where="--gpus",
+                hint=f"set CUDA_VISIBLE_DEVICES there; {', '.join(_GPUS_BY_NAME)} take `--gpus`",
+            )
+        if self.gpus == ("all",):
+            return
+        for name in self.gpus:
+            if not GPU_NAME.fullmatch(name):
+                raise InputError(
+                    f"`{printable(name)}` is not a GPU",
+                    where="--gpus",
+                    hint="write numbers or uuids of nvidia-smi's list, as in `--gpus 0,2`, or `--gpus all`",
+                )
+        if len(set(self.gpus)) < len(self.gpus):
+            raise InputError("a GPU is there twice", where="--gpus")
+        if len(self.gpus) not in {1, ranks}:
+            raise InputError(
+                f"{len(self.gpus)} GPUs for {ranks} ranks: name one, which all of them share, or {ranks}, "
+                "one for each",
+                where="--gpus",
+            )
 
 
 def from_labels(
@@ -274,7 +349,9 @@ def from_labels(
         ssh_port=int(port),
         ssh_user=labels[label_names.SSH_USER],
         baked_keys=labels.get(label_names.SSH_KEYS) == "baked",
+        tests=labels.get(label_names.TESTS, ""),
         training=_training(labels.get(label_names.TRAINING, ""), reference),
+        probes=tuple(_probes(labels, reference)),
         allowed_env=tuple(label_names.allowed_env(labels).items()),
     )
 
@@ -315,7 +392,8 @@ def expecting(target: SmokeTarget, expected: Sequence[str]) -> SmokeTarget:
         InputError: one is not `COMPONENT=VERSION`, or no component that can be asked has that name.
 
     """
-    known = sorted(name for name, component in catalog.load().items() if component.probe)
+    asked = {name for name, component in catalog.load().items() if component.probe}
+    known = sorted(asked | dict(target.probes).keys())
     pins = dict(target.pins)
     for text in expected:
         name, _, version = text.partition("=")
@@ -333,6 +411,22 @@ def expecting(target: SmokeTarget, expected: Sequence[str]) -> SmokeTarget:
             )
         pins[name] = version
     return dataclasses.replace(target, pins=tuple(sorted(pins.items())))
+
+
+def _probes(labels: Mapping[str, str], reference: str) -> Iterator[tuple[str, catalog.Probe]]:
+    """Read how to ask the components that imagebuilder does not have; nobody replaces a probe of its own."""
+    for label in sorted(labels):
+        name = label.removeprefix(label_names.PROBE)
+        if name == label or name in catalog.names():
+            continue
+        try:
+            yield name, catalog.Probe.model_validate_json(labels[label])
+        except ValidationError as error:
+            raise InputError(
+                f"its label `{printable(label)}` is not a probe: {error.errors()[0]['msg']}",
+                where=reference,
+                hint="build it again",
+            ) from None
 
 
 def _training(text: str, reference: str) -> TrainingCheck | None:
@@ -368,7 +462,7 @@ def from_environment() -> SmokeTarget:
         raise InputError(
             f"{' or '.join(frameworks)} is not installed in this Python, so there is nothing to test without "
             "containers",
-            hint="pip install 'imagebuilder[process]', or run this inside the image",
+            hint=f"run `{installation.install('process')}`, or run the test inside the image",
         )
     return SmokeTarget(
         reference="this Python environment", recipe="", lock="", pins=tuple(sorted(installed.items()))

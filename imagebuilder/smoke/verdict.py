@@ -6,9 +6,10 @@ Reports of other versions of imagebuilder can be read too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +18,8 @@ from imagebuilder.smoke.report import Status, parse, read_bytes, verdict
 
 # The check that an image has to pass if its recipe has `checks: {training: ...}`.
 OWN_TRAINING = "own-training"
+# The same for `checks: {tests: ...}`.
+OWN_TESTS = "own-tests"
 
 
 class _Lenient(BaseModel):
@@ -67,6 +70,7 @@ class Verdict(_Lenient):
     """The part of a report that decides: the image, where it was tested, and the result of each check."""
 
     digest: str
+    config: _Word = ""
     started: _Word = ""
     nodes: int
     nproc_per_node: int = 1
@@ -88,6 +92,11 @@ class Verdict(_Lenient):
         """The bus bandwidth of the largest allreduce, in 10^9 bytes a second; 0 if none was timed."""
         return evidence.busbw(self.checks)
 
+    @property
+    def loaded(self) -> dict[str, str]:
+        """The version of each pin that the nodes loaded, by component."""
+        return evidence.loaded(self.checks)
+
     def shortcoming(self, promised: Mapping[str, str]) -> str:
         """Return why the report does not prove its image; empty if it does, or if only `reuse` can tell.
 
@@ -106,7 +115,7 @@ class Verdict(_Lenient):
             return "the nodes computed nothing together"
         if not self.passed:
             return "the report contradicts itself: every check passed, and `passed` is false"
-        if self.runtime not in {"docker", "podman"}:
+        if self.runtime not in {"docker", "podman", "job"}:
             return "the test ran without containers"
         return self._reuse_problem(promised)
 
@@ -134,11 +143,12 @@ class Verdict(_Lenient):
         return "" if is_same else "the earlier report says something else"
 
     def __str__(self) -> str:
-        """Summarise it: `8 of 12 checks passed on 2 nodes, mode cpu`."""
-        passed = sum(check.status == "passed" for check in self.checks)
+        """Summarise it: `8 passed, 4 skipped on 2 nodes, mode cpu`."""
+        counts = Counter(check.status for check in self.checks)
+        results = ", ".join(f"{counts[status]} {status}" for status in get_args(Status) if counts[status])
         reused = sum(check.reused is not None for check in self.checks)
         taken = f" ({reused} of them reused from {self.earlier.report.digest[:19]})" if self.earlier else ""
-        return f"{passed} of {len(self.checks)} checks passed{taken} on {self.nodes} nodes, mode {self.mode}"
+        return f"{results}{taken} on {self.nodes} nodes, mode {self.mode}"
 
 
 def reusable() -> frozenset[str]:

@@ -28,13 +28,20 @@ def hostname_reason(session: Session) -> str:
 
 def container_reason(session: Session) -> str:
     """Say why a check of the files and settings of an image cannot run on nodes that run already."""
-    reason = "the nodes run already, with settings of their own" if session.cluster.kind == "ssh" else ""
+    running = session.cluster.kind in {"ssh", "slurm", "job"}
+    reason = "the nodes run already, with settings of their own" if running else ""
     return hostname_reason(session) or reason
 
 
 def login_reason(session: Session) -> str:
     """Say why a check that needs ssh between nodes cannot run."""
-    return hostname_reason(session) or ("" if session.target.has_ssh else "no ssh and sshd in this image")
+    if session.target.has_ssh:
+        return hostname_reason(session)
+    if session.cluster.kind == "slurm":
+        return "no login by ssh works between the nodes; Slurm starts ranks without it"
+    if session.cluster.kind == "job":
+        return "the job has no keys to log in to its nodes with"
+    return hostname_reason(session) or "no ssh and sshd in this image"
 
 
 def framework_reason(session: Session, check: str) -> str:

@@ -163,7 +163,7 @@ def _no_sshd(session: Session, index: int) -> Finding:
         node=session.nodes[index].name,
         message=f"nothing listens on port {session.target.ssh_port}: sshd does not run; the log: "
         f"{tail or '(empty)'}",
-        remedy="the image's entrypoint starts it; see docs/explanation/ssh.md",
+        remedy="the image's entrypoint starts sshd: keep it, and run it as the image's user",
     )
 
 

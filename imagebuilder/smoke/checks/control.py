@@ -1,4 +1,4 @@
-"""The control: without DDP the replicas must differ. Otherwise equal replicas under DDP prove nothing."""
+"""The control: ranks that train alone must differ. Otherwise equal replicas in `training` prove nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(session: Session) -> Passed:
             "program's back; until that is found, a pass of `training` means nothing",
         )
     return Passed(
-        summary=f"{len(ranks)} ranks without DDP started with equal weights and ended with different ones",
+        summary=f"{len(ranks)} ranks that trained alone started with equal weights and ended with others",
         evidence={
             "ranks": [{key: value for key, value in entry.items() if key != "losses"} for entry in ranks]
         },
@@ -35,18 +35,18 @@ def judge(ranks: Sequence[Mapping[str, Any]]) -> str:
     if len({entry["start"] for entry in ranks}) != 1:
         return "the ranks did not start with equal weights, so different weights at the end say nothing"
     if len({entry["end"] for entry in ranks}) != len(ranks):
-        return "without DDP the replicas stayed equal: the test cannot tell synchronised ranks from others"
+        return "ranks that trained alone stayed equal: the test cannot tell them from synchronised ones"
     return ""
 
 
 CHECK = Check(
     name="control",
     order=180,
-    title="the same training without DistributedDataParallel",
+    title="the same training, each rank alone (torch: without DistributedDataParallel)",
     criterion="from equal weights, every rank ends with different ones",
     run=run,
     skip=lambda session: framework_reason(session, "control"),
-    required=lambda promise: promise.framework("control"),
+    required=lambda promise: promise.asked and promise.framework("control"),
     digits=lambda _options: "few",
     reusable=True,
 )

@@ -16,7 +16,10 @@ _OWN = frozenset({"HOME", "HOSTNAME", "PWD", "TERM", "SHLVL"})
 # mpirun's own settings, which it hides from the ranks. Seen with Open MPI 5.0.7: set on the node, but not in
 # the rank.
 _LAUNCHERS_OWN = ("env PRTE_", "env PMIX_")
-_REMEDY = "the shell there reads other settings than the container's; see docs/explanation/ssh.md"
+_REMEDY = (
+    "the shell there reads other settings than the container's: set variables under `env:` in the recipe, "
+    "not in ~/.bashrc or ~/.profile"
+)
 
 
 def run(session: Session) -> Passed:

@@ -29,12 +29,10 @@ def run(session: Session) -> Passed:
         findings += _judged(session, launcher, outcomes, script, session.world_size)
         seconds[launcher] = round(max(outcome.seconds for outcome in outcomes), 1)
     if _has_mpirun(session):
-        hosts = [session.cluster.host(index) for index in range(session.nnodes)]
-        slots = session.layout.nproc_per_node
-        command = session.mpirun(hosts, *session.script("mpi_victim.py"), slots=slots)
-        outcome = session.run(0, command, timeout=_LIMIT["cpu"])
-        findings += _judged(session, "mpirun", [outcome], "mpi_victim.py", session.world_size)
-        seconds["mpirun"] = round(outcome.seconds, 1)
+        starter = session.mpi_starter
+        outcome = session.mpi(*session.script("mpi_victim.py"), timeout=_LIMIT["cpu"])
+        findings += _judged(session, starter, [outcome], "mpi_victim.py", session.world_size)
+        seconds[starter] = round(outcome.seconds, 1)
     if findings:
         raise CheckFailed.because(*findings)
     times = ", ".join(f"{launcher} after {time} s" for launcher, time in seconds.items())
@@ -51,7 +49,7 @@ def judge(
     first = outcomes[0]
     if sorted(reached) != list(range(world_size)):
         failed = next((o for o in outcomes if not o.ok and o.code is not None), first)
-        why = failed.first_words if launcher == "mpirun" else failed.last_words
+        why = failed.first_words if launcher in {"mpirun", "srun"} else failed.last_words
         return [
             Finding(
                 node=first.node,
@@ -110,7 +108,8 @@ def _judged(
 
 
 def _has_mpirun(session: Session) -> bool:
-    return bool(session.facts.get("mpirun")) and not login_reason(session)
+    started = session.cluster.scheduler is not None or not login_reason(session)
+    return started and bool(session.facts.get("mpirun"))
 
 
 def _skip(session: Session) -> str:

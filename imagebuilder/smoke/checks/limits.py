@@ -99,7 +99,11 @@ def _remotely(session: Session) -> dict[str, Outcome]:
         return {}
     last = session.cluster.host(session.nnodes - 1)
     script = session.script("limits.py")
-    ways = {"ssh": session.ssh(last, *script), "mpirun": session.mpirun([last], *script)}
+    if session.cluster.scheduler is not None and not session.target.has_ssh:
+        return {}
+    ways = {"ssh": session.ssh(last, *script)}
+    if session.cluster.scheduler is None:
+        ways["mpirun"] = session.mpirun([last], *script)
     return {
         way: session.run(0, argv, timeout=_SECONDS) for way, argv in ways.items() if session.facts.get(way)
     }

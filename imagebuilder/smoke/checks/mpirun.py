@@ -28,19 +28,15 @@ _REMEDIES = {
 
 
 def run(session: Session) -> Passed:
-    hosts = [session.cluster.host(index) for index in range(session.nnodes)]
-    outcome = session.run(
-        0,
-        session.mpirun(hosts, *session.script("mpi_sum.py"), slots=session.layout.nproc_per_node),
-        timeout=_SECONDS,
-    )
+    starter = session.mpi_starter
+    outcome = session.mpi(*session.script("mpi_sum.py"), timeout=_SECONDS)
     output = outcome.stderr + outcome.stdout
     if not outcome.ok and not any(entry.get("error") for entry in session.said(outcome)):
         why = "did not end in time" if outcome.timed_out else f"ended with {outcome.code}"
         remedy = next((text for sign, text in _REMEDIES.items() if sign in output), "")
         raise CheckFailed(
-            f"mpirun {why}: {outcome.first_words}",
-            node=session.nodes[0].name,
+            f"{starter} {why}: {outcome.first_words}",
+            node=outcome.node,
             remedy=remedy or "the whole output is in the report",
         )
     found = session.ranks([outcome])
@@ -50,36 +46,37 @@ def run(session: Session) -> Passed:
     if answered != sorted(own * each):
         raise CheckFailed(
             f"the ranks ran on {', '.join(answered)}, not {each if each > 1 else 'one'} on each of "
-            f"{', '.join(hosts)}",
-            remedy="mpirun started them elsewhere than asked; its output is in the report",
+            f"{', '.join(own)}",
+            remedy=f"{starter} started them elsewhere than asked; its output is in the report",
         )
     for sign, remedy in _COMPLAINTS.items():
         if sign in output:
             line = next(line.strip() for line in output.splitlines() if sign in line)
-            raise CheckFailed(f"mpirun works, but complains: {line}", remedy=remedy)
+            raise CheckFailed(f"{starter} works, but complains: {line}", remedy=remedy)
     return Passed(
         summary=f"{session.world_size} ranks on {len(set(answered))} hosts, exact sum through "
-        f"{found[0]['through']}",
+        f"{found[0]['through']}" + ("" if starter == "mpirun" else f", started by {starter}"),
         evidence={"ranks": [dict(entry) for entry in found]},
     )
 
 
-def _skip(session: Session) -> str:
-    reason = hostname_reason(session)
-    if not reason and not session.facts.get("mpirun") and not session.target.mpi:
-        reason = "no MPI in this image"
-    if not reason and not session.target.has_ssh:
-        reason = "mpirun is in this image, but no ssh and sshd, with which it starts ranks on other nodes"
-    return reason
+def reason(session: Session) -> str:
+    """Say why MPI cannot start ranks here; empty if it can."""
+    why = hostname_reason(session)
+    if not why and not session.facts.get("mpirun") and not session.target.mpi:
+        why = "no MPI in this image"
+    if not why and not session.target.has_ssh and session.cluster.scheduler is None:
+        why = "mpirun is in this image, but no ssh and sshd, with which it starts ranks on other nodes"
+    return why
 
 
 CHECK = Check(
     name="mpirun",
     order=110,
-    title="mpirun over all nodes, and a sum over all ranks",
+    title="mpirun (in a Slurm job, srun) over all nodes, and a sum over all ranks",
     criterion="the requested number of ranks, each on its node; the sum is exact; Open MPI warns of nothing",
     run=run,
-    skip=_skip,
+    skip=reason,
     required=lambda promise: promise.mpi,
     exchanges=True,
 )

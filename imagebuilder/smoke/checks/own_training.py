@@ -116,13 +116,7 @@ def _outcomes(session: Session, asked: TrainingCheck) -> tuple[Outcome, ...]:
         argv = session.agents(NAME, place, *arguments)
         return session.run_everywhere(argv, timeout=timeout, env=session.rank_env)
     if session.target.mpi or session.facts.get("mpirun"):
-        hosts = [session.cluster.host(index) for index in range(session.nnodes)]
-        script = session.script("own.py", *arguments)
-        return (
-            session.run(
-                0, session.mpirun(hosts, *script, slots=session.layout.nproc_per_node), timeout=timeout
-            ),
-        )
+        return (session.mpi(*session.script("own.py", *arguments), timeout=timeout),)
     raise CheckFailed(
         "nothing in this image starts ranks",
         remedy="pin a framework with a launcher (torch) or an MPI (openmpi, mpich)",

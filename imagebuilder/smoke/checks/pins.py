@@ -52,16 +52,16 @@ def run(session: Session) -> Passed:
 
 def _probes(session: Session) -> tuple[dict[str, Probe], list[str]]:
     """Return the probes of the pins; of a foreign image, which promises nothing, those of all components."""
-    components = catalog.load()
+    components, own = catalog.load(), dict(session.target.probes)
     probes, unasked = {}, []
     for name in components if session.target.origin == "foreign" else dict(session.target.pins):
-        component = components.get(name)
-        if component is None or component.probe is None:
+        probe = components[name].probe if name in components else own.get(name)
+        if probe is None:
             unasked.append(f"{name}: the catalog has no probe for it")
-        elif component.probe.gpu and session.mode == "cpu":
+        elif probe.gpu and session.mode == "cpu":
             unasked.append(f"{name}: needs a GPU")
         else:
-            probes[name] = component.probe
+            probes[name] = probe
     return probes, unasked
 
 

@@ -10,8 +10,10 @@ from imagebuilder.smoke.report import Finding
 from imagebuilder.smoke.session import Check, CheckFailed, Passed, Session
 
 _SECONDS = 120
+# Rounding in double precision: several GPUs add up the same gradients in another order.
+_DISTANCE = 1e-9
 _GROUPS = {("parameter",): "parameters", ("optimizer", "value"): "values of the optimizer"}
-NO_SYNC = "torch has SyncBatchNorm for GPUs only"
+_NO_GPU = "on CPUs it only calls the module"
 
 
 def run(session: Session) -> Passed:
@@ -23,16 +25,35 @@ def run(session: Session) -> Passed:
         for rank, compared in others.items()
         for finding in judge(norm, int(rank), compared, session.node_of(int(rank)))
     ]
+    findings += judge_threaded(ranks[0]["threaded"], session.node_of(0))
     if findings:
         raise CheckFailed.because(*findings)
     counts = next(iter(found["plain"].values()))["counts"]
     parameters, buffers = counts["parameter"], counts["buffer"]
     sync = "; with SyncBatchNorm equal" if "sync" in found else ""
+    gpus = ranks[0]["threaded"]["gpus"]
     return Passed(
         summary=f"{len(ranks)} checkpoints: {parameters['equal']} parameters identical, "
-        f"{buffers['differ']} of {buffers['differ'] + buffers['equal']} buffers differ as they should{sync}",
-        evidence={**found, **({} if "sync" in found else {"sync": f"not tried: {NO_SYNC}"})},
+        f"{buffers['differ']} of {buffers['differ'] + buffers['equal']} buffers differ as they should{sync}"
+        + (f"; DataParallel on {gpus} GPUs of one process" if gpus > 1 else ""),
+        evidence={
+            **found,
+            **({} if "sync" in found else {"sync": f"refused by torch: {ranks[0]['refused']}"}),
+            "DataParallel": {**ranks[0]["threaded"], **({} if gpus else {"note": _NO_GPU})},
+        },
     )
+
+
+def judge_threaded(threaded: Mapping[str, Any], node: str) -> list[Finding]:
+    """Return a failure if DataParallel computed other gradients than the module alone."""
+    if threaded["distance"] <= _DISTANCE:
+        return []
+    message = (
+        f"DataParallel on {threaded['gpus']} GPUs computes other gradients than the module alone: they "
+        f"differ by {threaded['distance']:.3g} of the largest"
+    )
+    remedy = "copies between the GPUs of this node arrive broken: is the IOMMU on, or ACS on their switches?"
+    return [Finding(node=node, message=message, remedy=remedy)]
 
 
 def judge(norm: str, rank: int, compared: Mapping[str, Any], node: str) -> list[Finding]:
@@ -88,15 +109,16 @@ def _described(entry: Mapping[str, Any]) -> str:
 CHECK = Check(
     name="replicas",
     order=170,
-    title="a checkpoint from every rank of a DDP job with batch normalisation, each compared with rank 0's",
+    title="a checkpoint from every rank of a DDP job with batch normalisation, each compared with rank 0's; "
+    "DataParallel in one process",
     criterion="parameters and optimizer are identical; running averages differ with BatchNorm, and with "
-    "SyncBatchNorm (on GPUs) they do not",
+    "SyncBatchNorm (on GPUs) they do not; DataParallel gives the module's own gradients",
     run=run,
     skip=lambda session: (
         framework_reason(session, "replicas")
         or ("" if session.cluster.shared else "no folder is known that all nodes share")
     ),
-    required=lambda promise: promise.framework("replicas"),
+    required=lambda promise: promise.shared and promise.framework("replicas"),
     exchanges=True,
     reusable=True,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from imagebuilder.recipe import jobsettings
 from imagebuilder.smoke.checks import container_reason
@@ -31,38 +31,44 @@ _REMEDY = (
 def run(session: Session) -> Passed:
     outcome = session.run(0, ("sh", "-c", _SCRIPT), timeout=_SECONDS)
     session.require_ok([outcome])
-    found = [("the image's ENV", name) for name in session.environment] + list(in_files(outcome.stdout))
+    own = [("the image's ENV", name, value) for name, value in session.environment.items()]
+    found = [*own, *in_files(outcome.stdout)]
     allowed = dict(session.target.allowed_env)
     findings = judge(found, allowed)
     if findings:
         raise CheckFailed.because(*findings)
-    used = {name: allowed[name] for _, name in found if name in allowed}
+    used = {name: allowed[name] for _, name, _ in found if name in allowed}
     said = f"; allowed by the recipe: {', '.join(used)}" if used else ""
     return Passed(summary=f"no setting of a job or a host in the image{said}", evidence={"allowed": used})
 
 
-def judge(found: list[tuple[str, str]], allowed: Mapping[str, str]) -> list[Finding]:
-    """Return the variables that belong to a job or a host; `found`: where each was set, and its name."""
+def judge(found: Iterable[tuple[str, str, str]], allowed: Mapping[str, str]) -> list[Finding]:
+    """Return those variables that belong to a job or a host; `found`: where each is set, name and value."""
+    reasons = {
+        (place, name): jobsettings.reason(name, is_empty=not value)
+        for place, name, value in found
+        if name not in allowed
+    }
     return [
         Finding(node="", message=f"{place} sets {name}: {why}", remedy=_REMEDY.replace("NAME", name))
-        for place, name in dict.fromkeys(found)
-        if name not in allowed and (why := jobsettings.reason(name))
+        for (place, name), why in reasons.items()
+        if why
     ]
 
 
-def in_files(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the file and the name of every variable that is set in the files that the script printed."""
+def in_files(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield file, name and value of every variable that is set in the files that the script printed."""
     path = ""
     for line in text.splitlines():
         if line.startswith(_FILE):
             path = line.removeprefix(_FILE)
         elif path.endswith("mca-params.conf"):
             if name := jobsettings.of_parameter(line):
-                yield path, name
+                yield path, name, line.partition("=")[2].strip()
         elif path:
-            name, equals, _ = line.removeprefix("export ").partition("=")
+            name, equals, value = line.removeprefix("export ").partition("=")
             if equals and name.isidentifier() and name.isascii():
-                yield path, name
+                yield path, name, value.strip().strip("\"'")
 
 
 CHECK = Check(

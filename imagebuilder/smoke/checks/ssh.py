@@ -53,7 +53,8 @@ def run(session: Session) -> Passed:
                     remedy="a shell's start-up file prints something, or ssh_config leads elsewhere",
                 )
             )
-    if not findings and _known_hosts(session) != before:
+    after = _known_hosts(session)
+    if not findings and after != before:
         findings.append(
             Finding(
                 node="",

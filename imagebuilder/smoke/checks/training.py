@@ -1,4 +1,4 @@
-"""Training on handwritten digits with DDP: replicas stay equal to each other and to one process."""
+"""Data-parallel training on handwritten digits: replicas stay equal to each other and to one process."""
 
 from __future__ import annotations
 
@@ -47,20 +47,21 @@ def judge(ranks: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Find
         found(
             "",
             "ranks that were seeded differently began with equal weights",
-            "something in the image fixes torch's random seed",
+            "something in the image fixes the random seed",
         )
     if len({entry["start"] for entry in ranks}) != 1:
         found(
             "",
-            "DDP did not give all ranks the first one's weights",
-            "its broadcast at the start does not work, or something replaces DistributedDataParallel",
+            "the framework did not give all ranks the first one's weights",
+            "its broadcast at the start does not work, or something replaces it (torch: "
+            "DistributedDataParallel)",
         )
     if len({entry["end"] for entry in ranks}) != 1:
         found(
             "",
             "the replicas differ after training: gradients are not synchronised",
-            "compare torch's and NCCL's versions between the nodes; does something replace "
-            "torch.distributed?",
+            "compare the framework's and NCCL's versions between the nodes; does something replace its "
+            "collectives (torch.distributed)?",
         )
     for entry, node in zip(ranks, nodes, strict=True):
         if not entry["last_loss"] < _HALF * entry["first_loss"]:
@@ -68,14 +69,14 @@ def judge(ranks: Sequence[Mapping[str, Any]], nodes: Sequence[str]) -> list[Find
                 node,
                 f"the loss went from {entry['first_loss']:.3f} to {entry['last_loss']:.3f}: nothing was "
                 "learnt",
-                "torch computes wrongly here; does the check `link` pass?",
+                "the framework computes wrongly here; does the check `link` pass?",
             )
         if not entry["accuracy"] >= ACCURACY:
             found(
                 node,
                 f"accuracy on unseen digits is {entry['accuracy']:.1%}, and at least {ACCURACY:.0%} is "
                 "expected",
-                "torch computes wrongly here, or the gradients' average is wrong",
+                "the framework computes wrongly here, or the gradients' average is wrong",
             )
     distance = ranks[0]["distance"]
     if distance is None or not distance <= DISTANCE:
@@ -97,13 +98,14 @@ def mean_losses(ranks: Sequence[Sequence[float]]) -> list[float]:
 CHECK = Check(
     name="training",
     order=160,
-    title="DistributedDataParallel on 4500 handwritten digits, and the same in one process",
+    title="data-parallel training on 4500 handwritten digits (torch: DistributedDataParallel), and the same "
+    "in one process",
     criterion="from different weights, all ranks end with equal ones, bit for bit; the loss halves; "
     f"accuracy on 500 unseen digits is at least {ACCURACY:.0%}; one process with whole batches ends within "
     f"{DISTANCE:g} of it",
     run=run,
     skip=lambda session: framework_reason(session, "training"),
-    required=lambda promise: promise.framework("training"),
+    required=lambda promise: promise.asked and promise.framework("training"),
     digits=lambda _options: "few",
     exchanges=True,
     reusable=True,

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from imagebuilder.catalog import Launcher
+from imagebuilder.plan.rootfs import COMPAT
 
 FOLDER = "/tmp/imagebuilder-smoke"  # noqa: S108 - inside the containers, which nobody else shares
 SHARED = f"{FOLDER}/shared"
 PAYLOAD = Path(__file__).parents[1] / "payload"
 
-RuntimeKind = Literal["docker", "podman", "process", "ssh"]
+RuntimeKind = Literal["docker", "podman", "process", "ssh", "slurm", "job"]
 
 # Seconds that the other ranks have to end by themselves after one has failed. Otherwise a collective whose
 # peer died would wait for its whole time limit.
@@ -28,7 +29,8 @@ OUTPUT_LIMIT = 4_000_000
 
 # The pid is written down because only the node knows it: it is the process group to kill. If the disk is
 # full, the command runs anyway, and the check `disk` reports it.
-_WRAPPER = 'echo $$ 2>/dev/null >"$0"; exec timeout -k 5 "$@"'
+# The entrypoint does not start it, so the driver's libraries are chosen here too.
+_WRAPPER = f'[ ! -r {COMPAT} ] || . {COMPAT}; echo $$ 2>/dev/null >"$0"; exec timeout -k 5 "$@"'
 _TIME_UP = (124, 137)
 
 
@@ -168,6 +170,10 @@ class Cluster(Protocol):
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes; where ranks meet, the first one."""
+
+    @property
+    def scheduler(self) -> Node | None:
+        """What starts a command as every rank of MPI; None if mpirun does, on the first node."""
 
     def launcher(self, launcher: Launcher) -> tuple[str, ...]:
         """Return the command that starts a framework's launcher."""

@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import docker
 import requests
 from docker.errors import APIError, DockerException
 
 from imagebuilder.catalog import Launcher
+from imagebuilder.core.yamlfile import printable
 from imagebuilder.errors import EnvironmentFault
 from imagebuilder.host import leftovers
-from imagebuilder.host.engine import execute
-from imagebuilder.smoke.engine import Engine, explained, user_of
+from imagebuilder.host.engine import GpuRoute, execute
+from imagebuilder.smoke.engine import Engine, device_request, explained, user_of
+from imagebuilder.smoke.gpus import QUERY, Gpu, parse
 from imagebuilder.smoke.nodes import foreign, packing
 from imagebuilder.smoke.nodes.cluster import (
     FOLDER,
@@ -33,7 +34,6 @@ from imagebuilder.smoke.nodes.cluster import (
     wrap,
 )
 from imagebuilder.smoke.nodes.discovery import discover
-from imagebuilder.smoke.report import Mode
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ _SSHD_POWERS = ("NET_BIND_SERVICE", "SETGID", "SETUID", "SYS_CHROOT")
 # Enough for the threads of ranks, but not for a fork bomb. The rest of the memory stays for the host.
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 256
 _SHARE_OF_MEMORY = 0.9
+_SECONDS = 60.0
+_QUESTIONS = 4
 
 _FILTERED = (
     "this host's firewall sees packets between containers (net.bridge.bridge-nf-call-iptables, which Docker "
@@ -59,14 +61,22 @@ _FILTERED = (
 _NOT_RUNNING = (404, 409, 500)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """The GPUs of each node, and how its container gets them; empty on CPUs."""
+
+    route: GpuRoute = "request"
+    of_node: tuple[tuple[Gpu, ...], ...] = ()
+
+
 @contextlib.contextmanager
 def start(
-    engine: Engine, target: SmokeTarget, options: SmokeOptions, mode: Mode, run_id: str
+    engine: Engine, target: SmokeTarget, options: SmokeOptions, devices: Devices, run_id: str
 ) -> Iterator[ContainerCluster]:
     """Start the nodes with this run's keys and the payload, and remove everything at the end.
 
     Raises:
-        EnvironmentFault: the engine cannot start them.
+        EnvironmentFault: the engine cannot start them, or gives them other GPUs.
 
     """
     leftovers.sweep(engine)
@@ -89,7 +99,7 @@ def start(
                 settings = {
                     "shm_size": options.shm_bytes,
                     "labels": labels,
-                    "device_requests": _gpus(mode, index, options.nproc_per_node),
+                    **_gpus(devices, index),
                     **_shared([node.container for node in nodes]),
                     **confined(engine, options, options.containers.get(index, {})),
                 }
@@ -102,6 +112,8 @@ def start(
                 container.start()
                 nodes.append(ContainerNode(name=f"node{index}", container=container, owner=owner))
             cluster = ContainerCluster(engine.kind, tuple(nodes), network)
+        for node, gpus in zip(nodes, devices.of_node, strict=False):
+            _require_gpus(node, gpus)
         yield cluster
     finally:
         leftovers.remove(engine, run_id)
@@ -215,6 +227,10 @@ class ContainerCluster:
                 node.container.exec_run(list(foreign.sshd(facts)), detach=True)
         return target
 
+    @property
+    def scheduler(self) -> None:
+        return None
+
     def launcher(self, launcher: Launcher) -> tuple[str, ...]:
         # A Python that is not on PATH has its launchers beside it.
         return (*self.python, "-m", launcher.module) if self._launches_modules else launcher.command
@@ -270,13 +286,31 @@ def confined(engine: Engine, options: SmokeOptions, given: Mapping[str, Any]) ->
     }
 
 
-def _gpus(mode: Mode, index: int, nproc_per_node: int) -> list[docker.types.DeviceRequest]:
-    """Assign a node one GPU for each of its ranks, or the one GPU that all ranks share."""
-    if mode == "cpu":
-        return []
-    first = index * nproc_per_node
-    devices = [str(first + local) for local in range(nproc_per_node)] if mode == "multi-gpu" else ["0"]
-    return [docker.types.DeviceRequest(device_ids=devices, capabilities=[["gpu", "compute", "utility"]])]
+def _gpus(devices: Devices, index: int) -> dict[str, object]:
+    if not devices.of_node:
+        return {}
+    ids = [gpu.id for gpu in devices.of_node[index]]
+    return {"device_requests": [device_request(devices.route, ids)]}
+
+
+def _require_gpus(node: ContainerNode, gpus: tuple[Gpu, ...]) -> None:
+    """Check that a node sees its GPUs and no others: an engine may ignore what it does not know."""
+    command = Command(argv=("nvidia-smi", *QUERY), timeout=_SECONDS)
+    outcome = node.run(command)
+    for _ in range(_QUESTIONS - 1):
+        # Podman 5.4 on a busy host loses the output of a short command now and then.
+        if outcome.stdout or not outcome.ok:
+            break
+        outcome = node.run(command)
+    seen = [gpu.uuid for gpu in parse(outcome.stdout).gpus]
+    if sorted(seen) != sorted(gpu.uuid for gpu in gpus):
+        wanted = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
+        raise EnvironmentFault(
+            f"it was started with GPU {wanted}, and nvidia-smi there says: "
+            f"{', '.join(seen) or printable(outcome.last_words)}",
+            where=node.name,
+            hint="`imagebuilder smoke-test --mode cpu` tests without GPUs",
+        )
 
 
 def _shared(earlier: list[Container]) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
 import shutil
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from imagebuilder.catalog import Launcher
 from imagebuilder.core import process
-from imagebuilder.smoke.gpus import QUERY, Gpus, parse
+from imagebuilder.core.yamlfile import printable
+from imagebuilder.smoke.gpus import QUERY, Gpu, Gpus, parse
 from imagebuilder.smoke.nodes import packing
 from imagebuilder.smoke.nodes.cluster import (
     FOLDER,
@@ -27,7 +29,6 @@ from imagebuilder.smoke.nodes.cluster import (
     was_time_up,
     wrap,
 )
-from imagebuilder.smoke.report import Mode
 from imagebuilder.smoke.target import SmokeOptions
 
 # Seconds after a command's limit, which `timeout` enforces.
@@ -94,19 +95,22 @@ class ProcessCluster:
     subnet = "127.0.0.0/8"
 
     def __init__(
-        self, nodes: tuple[ProcessNode, ...], folder: Path, mode: Mode, nproc_per_node: int = 1
+        self, nodes: tuple[ProcessNode, ...], folder: Path, gpus: tuple[tuple[Gpu, ...], ...] = ()
     ) -> None:
-        """Take the nodes, and the device that their ranks compute on."""
+        """Take the nodes, and the GPUs of each; none on CPUs."""
         self._nodes = nodes
-        self._nproc_per_node = nproc_per_node
+        self._gpus = gpus
         self.folder = str(folder)
         self.shared = f"{folder}/shared"
         self.python: tuple[str, ...] = (sys.executable,)
-        self._mode = mode
 
     @property
     def nodes(self) -> tuple[ProcessNode, ...]:
         return self._nodes
+
+    @property
+    def scheduler(self) -> None:
+        return None
 
     def launcher(self, launcher: Launcher) -> tuple[str, ...]:
         return (*self.python, "-m", launcher.module)
@@ -130,18 +134,13 @@ class ProcessCluster:
 
     def rank_env(self, index: int) -> dict[str, str]:
         env = {"NCCL_HOSTID": self.nodes[index].name}
-        if self._mode != "cpu":
-            first, count = (index * self._nproc_per_node, self._nproc_per_node)
-            env["CUDA_VISIBLE_DEVICES"] = (
-                ",".join(map(_visible, range(first, first + count)))
-                if self._mode == "multi-gpu"
-                else _visible(0)
-            )
+        if self._gpus:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in self._gpus[index])
         return env
 
 
 @contextlib.contextmanager
-def start(options: SmokeOptions, mode: Mode) -> Iterator[ProcessCluster]:
+def start(options: SmokeOptions, gpus: tuple[tuple[Gpu, ...], ...] = ()) -> Iterator[ProcessCluster]:
     """Write the payload to a temporary folder and make the nodes; the folder is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="imagebuilder-smoke-") as name:
         folder = Path(name) / "payload"
@@ -152,7 +151,7 @@ def start(options: SmokeOptions, mode: Mode) -> Iterator[ProcessCluster]:
         (folder / "pids").mkdir()
         (folder / "shared").mkdir()
         nodes = tuple(ProcessNode(f"node{index}", folder) for index in range(options.nodes))
-        yield ProcessCluster(nodes, folder, mode, options.nproc_per_node)
+        yield ProcessCluster(nodes, folder, gpus)
 
 
 def environment() -> dict[str, str]:
@@ -162,20 +161,30 @@ def environment() -> dict[str, str]:
 
 
 def gpus() -> Gpus:
-    """Return this host's GPUs; none without a driver."""
+    """Return the GPUs that this process may use; none without a driver.
+
+    CUDA numbers them otherwise than nvidia-smi where they differ in speed, so ranks get them by uuid.
+    """
     if shutil.which("nvidia-smi") is None:
-        return Gpus()
+        return Gpus(lacking="nvidia-smi, which comes with NVIDIA's driver, is not on PATH")
     try:
-        return parse(process.run(("nvidia-smi", *QUERY), timeout=60).stdout)
-    except process.CommandError:
-        return Gpus()
+        found = parse(process.run(("nvidia-smi", *QUERY), timeout=60).stdout)
+    except process.CommandError as error:
+        return Gpus(lacking=printable(str(error))[:500])
+    own = tuple(dataclasses.replace(gpu, id=gpu.uuid) for gpu in found.gpus)
+    return dataclasses.replace(found, gpus=visible(own, os.environ.get("CUDA_VISIBLE_DEVICES", "")))
+
+
+def visible(gpus: tuple[Gpu, ...], given: str) -> tuple[Gpu, ...]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, with its names as their ids; all if it is empty."""
+    names = [name for name in given.split(",") if name]
+    if not names or not gpus:
+        return gpus
+    by_name = {str(gpu.index): gpu for gpu in gpus} | {gpu.uuid: gpu for gpu in gpus}
+    # A part of a GPU (MIG) is in no list of nvidia-smi.
+    unknown = dataclasses.replace(gpus[0], index=0, uuid="")
+    return tuple(dataclasses.replace(by_name.get(name, unknown), id=name) for name in names)
 
 
 def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _visible(index: int) -> str:
-    """Return the GPU of a rank, among those that this process may use."""
-    given = [entry for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry]
-    return given[index] if index < len(given) else str(index)

@@ -9,14 +9,17 @@ import argparse
 import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import sys
+import time
 from datetime import timedelta
 
 MARKER = "@imagebuilder-smoke "
 _SIOCGIFADDR = 0x8915  # linux/sockios.h
 TIMEOUT = 60
+UNREACHED = "does the name lead to the right node, and does a firewall between the nodes block the port?"
 
 
 def parser(*, ranks: bool = True) -> argparse.ArgumentParser:
@@ -56,6 +59,36 @@ def interface_to(peer: str) -> tuple[str, str]:
             if socket.inet_ntoa(packed[20:24]) == own:
                 return name, own
     raise OSError(f"no interface has the address {own} by which {peer} is reached")
+
+
+def require_reached(nonce: str, what: str, addresses: list[str]) -> None:
+    """End this rank if no connection to one of these `host:port` succeeds for a minute.
+
+    Frameworks that wait for others often name neither whom they wait for, nor end. A process of its own
+    looks, because they also hold Python's lock while they wait.
+    """
+    rank = os.getpid()
+    if os.fork():
+        return
+    until = time.monotonic() + TIMEOUT
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        while (problem := refused(host, int(port))) and time.monotonic() < until and os.getppid() == rank:
+            time.sleep(0.2)
+        if problem and os.getppid() == rank:
+            error = f"{what} at {address} was not reached for {TIMEOUT} s: {problem}"
+            say(nonce, error=error, remedy=UNREACHED)
+            os.kill(rank, signal.SIGKILL)
+    os._exit(0)
+
+
+def refused(host: str, port: int) -> str:
+    """Return why no connection can be made; empty if one can."""
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def join(arguments: argparse.Namespace):

@@ -1,29 +1,23 @@
-"""Handwritten digits as tensors, and what the scripts that train on them share."""
+"""Handwritten digits as torch's tensors, and what the scripts that train on them share."""
 
 from __future__ import annotations
 
-import array
-import gzip
 import hashlib
-import random
 import tarfile
 
 import common
 import torch
+from rows import HELD_OUT, MEAN, SEED, SIDE, read
 from torch import nn
 
-SEED = 20
-HELD_OUT = 500
-_MEAN = 0.1307  # of all grey values of MNIST's training digits, as 0 to 1
+__all__ = ["SEED", "fingerprint", "load", "load_all"]
 
 
 def load(path: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Read rows of 784 grey values and a digit; the held-out part is the same for every rank."""
-    with gzip.open(path, "rt", encoding="ascii") as file:
-        rows = [array.array("B", map(int, line.split(","))) for line in file]
-    random.Random(SEED).shuffle(rows)
-    flat = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).reshape(len(rows), 785)
-    images, labels = _scaled(flat[:, :784]), flat[:, 784].long()
+    """Return images and digits to train on, and those held out, which are the same for every rank."""
+    pixels, numbers = read(path)
+    images = _scaled(torch.frombuffer(bytearray(pixels), dtype=torch.uint8))
+    labels = torch.frombuffer(bytearray(numbers), dtype=torch.uint8).long()
     return images[HELD_OUT:], labels[HELD_OUT:], images[:HELD_OUT], labels[:HELD_OUT]
 
 
@@ -52,7 +46,7 @@ def _idx(data: bytes) -> torch.Tensor:
 
 
 def _scaled(grey: torch.Tensor) -> torch.Tensor:
-    return (grey.to(torch.get_default_dtype()) / 255 - _MEAN).reshape(-1, 1, 28, 28)
+    return (grey.to(torch.get_default_dtype()) / 255 - MEAN).reshape(-1, 1, SIDE, SIDE)
 
 
 def fingerprint(model: nn.Module) -> str:

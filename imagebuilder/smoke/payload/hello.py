@@ -13,7 +13,10 @@ def main() -> None:
         "--only-told", action="store_true", help="say what torchrun told; do not join the group"
     )
     parser.add_argument("--file", default="", help="then meet by this file, which no rank has made yet")
+    parser.add_argument("--mpi", action="store_true", help="meet by MPI, which has started this rank")
     arguments = parser.parse_args()
+    if arguments.mpi:
+        by_mpi(arguments.nonce)
     interface, _ = common.interface_to(arguments.peer)
     if arguments.only_told:
         common.say(
@@ -44,8 +47,29 @@ def main() -> None:
                 world_size=world_size,
             )
         gather(arguments.nonce, torch, dist, device)
-    common.say(arguments.nonce, rank=rank, world_size=world_size, backend=backend, interface=interface)
+    common.say(
+        arguments.nonce,
+        rank=rank,
+        world_size=world_size,
+        backend=backend,
+        interface=interface,
+        mpi=dist.is_mpi_available(),
+    )
     common.end(dist)
+
+
+def by_mpi(nonce: str) -> None:
+    """Gather over torch's MPI backend, and end."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("mpi")
+    gather(nonce, torch, dist, torch.device("cpu"))
+    common.say(nonce, rank=dist.get_rank(), world_size=dist.get_world_size(), backend=dist.get_backend())
+    dist.barrier()
+    dist.destroy_process_group()
+    # torch leaves MPI when Python ends.
+    raise SystemExit
 
 
 def gather(nonce: str, torch, dist, device) -> None:

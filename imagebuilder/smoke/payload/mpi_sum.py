@@ -76,4 +76,5 @@ def handles() -> tuple[ctypes.CDLL, object, object, object]:
     return library, world, number, add
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -9,9 +9,15 @@ import time
 import common
 
 arguments = common.parser(ranks=False).parse_args()
-# The prefixes of Open MPI's variables and of MPICH's.
-prefix = "OMPI_COMM_WORLD" if "OMPI_COMM_WORLD_RANK" in os.environ else "PMI"
-rank, world_size = (int(os.environ[f"{prefix}_{name}"]) for name in ("RANK", "SIZE"))
+# The variables of Open MPI's mpirun, of MPICH's, and of Slurm's srun with PMIx.
+names = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("PMIX_RANK", "SLURM_NTASKS"),
+)
+rank, world_size = next(
+    (int(os.environ[one]), int(os.environ[all_])) for one, all_ in names if one in os.environ
+)
 common.say(arguments.nonce, rank=rank, world_size=world_size, reached=1)
 if rank == 1:
     time.sleep(1)  # so that the others have started, too

@@ -2,6 +2,8 @@
 
 DDP keeps parameters alike. The running averages of batch normalisation are buffers: each rank has seen its
 own part of each batch, so theirs differ, unless SyncBatchNorm takes the averages over all ranks.
+
+Rank 0 also trains one step with DataParallel, which spreads a batch over all GPUs of one process.
 """
 
 from __future__ import annotations
@@ -26,11 +28,38 @@ def main() -> None:
     _, dist, device = common.join(arguments)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     found = {"plain": trial(arguments, dist, device, "plain")}
-    # torch has SyncBatchNorm for GPUs only.
-    if device.type == "cuda":
+    refused = ""
+    try:
         found["sync"] = trial(arguments, dist, device, "sync")
-    common.say(arguments.nonce, rank=rank, world_size=world_size, found=found)
+    except ValueError as error:
+        # torch refuses tensors on CPUs before it sends anything, and on every rank.
+        if device.type == "cuda":
+            raise
+        refused = str(error)
+    threaded = data_parallel(device) if rank == 0 else None
+    dist.barrier()
+    common.say(
+        arguments.nonce, rank=rank, world_size=world_size, found=found, refused=refused, threaded=threaded
+    )
     common.end(dist)
+
+
+def data_parallel(device) -> dict[str, object]:
+    """Compute the gradients of one batch with DataParallel, and without; returns how far they differ."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).double().to(device)
+    gpus = list(range(torch.cuda.device_count())) if device.type == "cuda" else []
+    # The parameters have to be on the first of the GPUs.
+    gpus.sort(key=lambda index: index != device.index)
+    chance = torch.Generator().manual_seed(SEED)
+    inputs = torch.randn(8 * max(len(gpus), 1), 16, generator=chance, dtype=torch.float64).to(device)
+    gradients = []
+    for module in (model, nn.DataParallel(model, device_ids=gpus or None)):
+        model.zero_grad()
+        module(inputs).square().mean().backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    alone, spread = gradients
+    return {"gpus": len(gpus), "distance": float((spread - alone).abs().max() / alone.abs().max())}
 
 
 def trial(arguments, dist, device, norm: str) -> dict[str, object]:

@@ -9,12 +9,12 @@ All runs have the same batches in the same order, so that one rank and many must
 
 from __future__ import annotations
 
-import random
 import time
 
 import common
 import torch
 from digits import SEED, fingerprint, load
+from rows import batches
 from torch import nn
 
 GLOBAL_BATCH = 64  # of all ranks together, so that more of them train no worse
@@ -103,16 +103,13 @@ def train(
     whole, first, last = part
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     losses = []
-    for epoch in range(epochs):
-        order = list(range(len(images)))
-        random.Random(SEED + epoch).shuffle(order)
-        for begin in range(0, len(order) - whole + 1, whole):
-            mine = torch.tensor(order[begin + first : begin + last], device=images.device)
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images[mine]), labels[mine])
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
+    for batch in batches(len(images), whole, epochs):
+        mine = torch.tensor(batch[first:last], device=images.device)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images[mine]), labels[mine])
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
     return losses
 
 

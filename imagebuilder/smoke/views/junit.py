@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+from imagebuilder.core.visible import tail, visible
 from imagebuilder.smoke.report import CheckResult, Finding, Report, Step, shortcoming, told
-from imagebuilder.smoke.views.visible import tail, visible
 
 _STEP_CHARACTERS = 4000
 
