@@ -24,7 +24,7 @@ from imagebuilder.errors import INTERRUPTED, EnvironmentFault, ImagebuilderError
 # Imported for the verbs that they register, in the order of the help.
 # isort: off
 from imagebuilder.cli import recipes, changes, fetch, build, smoke, reports  # noqa: F401
-from imagebuilder.cli import push, promote, join, published, host, launch, cache  # noqa: F401
+from imagebuilder.cli import push, promote, join, published, host, launch, cache, components  # noqa: F401
 # isort: on
 
 __all__ = ["app", "application", "main"]

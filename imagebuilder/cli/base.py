@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imagebuilder import __version__
+from imagebuilder.cli import completion
+from imagebuilder.cli.answer import Verbs
 from imagebuilder.errors import ImagebuilderError, InputError
 
 if TYPE_CHECKING:
@@ -20,19 +22,25 @@ if TYPE_CHECKING:
     from imagebuilder.smoke.report import Report
     from imagebuilder.store import Store
 
-app = typer.Typer(
+app = Verbs(
     name="imagebuilder",
     help="Build, test and push container images for distributed training.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-cache_app = typer.Typer(help="List, check and clean the store on this host.", no_args_is_help=True)
+cache_app = Verbs(help="List, check and clean the store on this host.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
+catalog_app = Verbs(help="Try components that a folder of catalog files describes.", no_args_is_help=True)
+app.add_typer(catalog_app, name="catalog")
 
 RecipeFile = Annotated[
-    Path, typer.Argument(metavar="RECIPE", help="A recipe, e.g. recipes/cuda12-torch.yaml.")
+    Path,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe, e.g. recipes/cuda12-torch.yaml.",
+        autocompletion=completion.recipe,
+    ),
 ]
 SiteFile = Annotated[
     Path | None,
@@ -40,6 +48,15 @@ SiteFile = Annotated[
         "--site",
         metavar="FILE",
         help="Settings for proxies, CA, indexes and mirrors, instead of this host's.",
+    ),
+]
+CacheName = Annotated[
+    str,
+    typer.Option(
+        "--cache",
+        metavar="REPOSITORY",
+        help="Take layers and packages from this repository, registry.example/team/cache. "
+        "[default: `cache:` of the site file, or IMAGEBUILDER_CACHE]",
     ),
 ]
 StoreFolder = Annotated[
@@ -64,7 +81,8 @@ MoveTags = Annotated[
     bool, typer.Option("--move", help="Move tags that point to another image in the registry.")
 ]
 HtmlFile = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write one HTML page, which needs no other file."),
 ]
 JunitFile = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="Write the report as JUnit XML, for CI.")
@@ -93,7 +111,9 @@ Locked = Annotated[
     bool,
     typer.Option("--locked", help="Resolve nothing: fail if the lock is missing or out of date."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON; `imagebuilder schema --json VERB` describes it.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -141,6 +161,15 @@ def write_views(found: Report, html: Path | None, junit: Path | None) -> None:
             err(f"wrote {path}")
 
 
+def write_page(path: Path | None, render: Callable[[], str]) -> None:
+    """Write an HTML page, if asked for."""
+    from imagebuilder.core import files
+
+    if path is not None:
+        files.write(path, render())
+        err(f"wrote {path}")
+
+
 def load_provers(files: list[Path] | None) -> dict[str, EllipticCurvePublicKey]:
     """Read the public keys of hosts that test images, by the path given."""
     from imagebuilder.publish.attest import signing_keys
@@ -165,10 +194,6 @@ def ask_password() -> str:
             hint="set COSIGN_PASSWORD",
         )
     return str(typer.prompt("password of the signing key", hide_input=True, err=True))
-
-
-def out_json(value: object) -> None:
-    out(json.dumps(value, indent=2))
 
 
 def out(text: str) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from imagebuilder.cli import copied, engines
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
+    CacheName,
     Json,
     Locked,
     PlatformName,
@@ -27,9 +29,9 @@ from imagebuilder.cli.base import (
     err,
     open_store,
     out,
-    out_json,
+    warn,
 )
-from imagebuilder.errors import TestFailure
+from imagebuilder.errors import InputError, RegistryError, TestFailure
 
 if TYPE_CHECKING:
     from imagebuilder.engines.context import BuildContext
@@ -73,6 +75,10 @@ _Verify = Annotated[
         help="Do not trust the store: make the layers of wheels again, and read and hash all other layers.",
     ),
 ]
+_CachePush = Annotated[
+    bool,
+    typer.Option("--cache-push", help="Put the layers that were made and the packages into the cache, too."),
+]
 _Engine = Annotated[
     str,
     typer.Option(
@@ -109,6 +115,8 @@ def build(
     engine: _Engine = "embedded",
     builder: _Builder = "",
     base: _Base = "auto",
+    cache: CacheName = "",
+    cache_push: _CachePush = False,
     site: SiteFile = None,
     tools: ToolsPlace = "",
     store: StoreFolder = None,
@@ -117,6 +125,7 @@ def build(
 ) -> None:
     """Build the image of a recipe. Locks the recipe first if it has no lock."""
     from imagebuilder.host.site import detect
+    from imagebuilder.store import sparse
     from imagebuilder.workflow import read_locks
     from imagebuilder.workflow import source as sources
 
@@ -124,18 +133,24 @@ def build(
     proofs = {"--verify-reproducible": verify_reproducible, "--verify": verify}
     docker = engines.docker_options(engine, builder, base, proofs)
     where = open_store(store)
+    if load:
+        engines.require_engine()
     # Without a lock, `read_locks` raises the error of --locked.
     if not locked:
-        _lock_if_absent(recipe_file, where, site, tools)
+        _lock_if_absent(recipe_file, platform, where, site, tools)
     read = read_locks(recipe_file)
     targets = read.plans(platform)
     copied.warn_of_changes(read.copied)
     source = sources.of_recipe(recipe_file)
-    if load:
-        engines.require_engine()
     if output is not None:
         _require_writable(output, targets, embedded=docker is None)
-    surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools)
+    surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools, cache=cache)
+    if cache_push and not surroundings.cache:
+        raise InputError(
+            "no cache is named",
+            where="--cache-push",
+            hint="add --cache registry.example/team/cache, or name it in the site file (`cache:`)",
+        )
     _warn_of_baked_keys(targets)
     if docker is not None:
         wish = engines.DockerBuild(
@@ -149,14 +164,22 @@ def build(
         engines.build_with_docker(targets, where, surroundings, docker, wish)
         return
     settings = _BuildSettings(
-        store=where, site=surroundings, progress=progress, verify=verify, build_twice=verify_reproducible
+        store=where,
+        site=surroundings,
+        progress=progress,
+        verify=verify,
+        build_twice=verify_reproducible,
+        whole=load or output is not None or verify_reproducible,
     )
     made, verdicts = _make(read, targets, settings)
     index = _remember(read, source, made, where)
+    if cache_push:
+        _share(targets, settings)
+    sparse.squeeze(where)
     whole = index if index is not None and not platform else made[0].image
-    reference = _deliver(whole, made, where, output, load=load)
+    reference = _deliver(whole, made, settings, output, load=load)
     if as_json:
-        _print_built(whole, made, verdicts, reference, read.copied)
+        _answer(whole, made, verdicts, reference, read.copied)
     else:
         copied.show(read.copied)
         _show_images(made, index, verdicts)
@@ -174,6 +197,7 @@ class _BuildSettings:
         progress: how progress is shown, see `--progress`.
         verify: make the layers of wheels again, see `--verify`.
         build_twice: build a second time in a fresh store, see `--verify-reproducible`.
+        whole: fetch what only the cache has, because the image is read afterwards.
 
     """
 
@@ -182,13 +206,20 @@ class _BuildSettings:
     progress: str
     verify: bool
     build_twice: bool
+    whole: bool
 
 
-def _lock_if_absent(recipe_file: Path, store: Store, site: Path | None, tools: str) -> None:
+def _lock_if_absent(recipe_file: Path, platform: str, store: Store, site: Path | None, tools: str) -> None:
+    from imagebuilder import catalog, recipe
+    from imagebuilder.host.site import detect
     from imagebuilder.lock import model as locks
     from imagebuilder.workflow import update_lock
+    from imagebuilder.workflow.plans import require_platform
 
     if not locks.path_for(recipe_file).exists():
+        # A wrong recipe or platform is reported before packages are resolved, which takes a while.
+        known = catalog.own.names(recipe_file, detect(site).catalog if site else None)
+        require_platform(platform, recipe.load(recipe_file, known).platforms, str(recipe_file))
         err(f"{recipe_file} has no lock yet: resolving")
         update_lock(recipe_file, site, None, store, tools=tools)
 
@@ -201,18 +232,23 @@ def _warn_of_baked_keys(targets: Sequence[tuple[Lock, Plan]]) -> None:
 
 
 def _deliver(
-    whole: ImageRecord | IndexRecord, made: list[Built], store: Store, output: Path | None, *, load: bool
+    whole: ImageRecord | IndexRecord,
+    made: list[Built],
+    settings: _BuildSettings,
+    output: Path | None,
+    *,
+    load: bool,
 ) -> str:
     """Write and load the image as asked for; returns its name in the local engine, empty without --load."""
     if output is not None and _is_squashfs(output):
         from imagebuilder.image import squashfs
 
-        squashfs.export(made[0].image, store, output)
+        squashfs.export(made[0].image, settings.store, output)
     elif output is not None:
         from imagebuilder.image import layout
 
-        layout.export(whole, store, output)
-    return engines.load_image(_loadable(made), store) if load else ""
+        layout.export(whole, settings.store, output)
+    return engines.load_image(_loadable(made), settings.store, settings.site) if load else ""
 
 
 def _is_squashfs(output: Path) -> bool:
@@ -235,9 +271,10 @@ def _make(
     from imagebuilder.engines import embedded
     from imagebuilder.host.tools import choose_tools
     from imagebuilder.layers import hints
+    from imagebuilder.workflow import sharing
 
     # Every platform is checked before the first one is built, which takes minutes.
-    for _, planned in targets:
+    for _, planned in targets if not settings.site.cache else ():
         embedded.require_possible(
             embedded.missing_layers(planned, settings.store), choose_tools(settings.site)
         )
@@ -252,6 +289,9 @@ def _make(
                 progress=live,
                 request=partial(read.request, planned.platform),
                 recipe_folder=read.path.parent,
+                cache=sharing.open_cache(settings.site, live.note),
+                remake=settings.verify,
+                whole=settings.whole,
             )
             before = hints.forget(planned, settings.store) if settings.verify else {}
             built = embedded.build(planned, context)
@@ -263,6 +303,22 @@ def _make(
     return made, verdicts
 
 
+def _share(targets: Sequence[tuple[Lock, Plan]], settings: _BuildSettings) -> None:
+    """Fill the cache. The image is built: a cache that refuses is no reason to fail."""
+    from imagebuilder.core.progress import human, shown
+    from imagebuilder.workflow import sharing
+
+    for locked, planned in targets:
+        try:
+            with shown(settings.progress, sys.stderr) as live:
+                filled = sharing.share(locked, planned, settings.store, settings.site, live)
+        except RegistryError as error:
+            warn(f"the cache was not filled: {error}")
+            return
+        got = f"{human(filled.bytes)} in {filled.blobs} blobs"
+        err(f"put {got} into {settings.site.cache}, which has {filled.kept} blobs of this lock")
+
+
 def _made_again(planned: Plan, built: Built, context: BuildContext) -> RebuildVerdict:
     # Late: it loads everything that downloads and makes layers; most builds need none of that.
     from imagebuilder.workflow import reproduce
@@ -270,21 +326,28 @@ def _made_again(planned: Plan, built: Built, context: BuildContext) -> RebuildVe
     return reproduce.verify(planned, built.image, context)
 
 
-def _print_built(
+def _answer(
     whole: ImageRecord | IndexRecord,
-    made: list[Built],
-    verdicts: list[RebuildVerdict],
+    made: Sequence[Built],
+    verdicts: Sequence[RebuildVerdict],
     reference: str,
     own: Copied,
 ) -> None:
-    rows = [{**_told(built), **copied.told(own)} for built in made]
-    for row, verdict in zip(rows, verdicts, strict=False):
-        row["reproducible"] = {"same": verdict.same, **dataclasses.asdict(verdict)}
-    if len(rows) == 1:
-        out_json({**rows[0], "reference": reference})
-    else:
-        summary = {"name": whole.name, "digest": whole.manifest, "tag": whole.tag, "size": whole.size}
-        out_json({**summary, "platforms": rows, "reference": reference})
+    from imagebuilder.cli import results
+
+    images = tuple(
+        results.BuiltImage.of(built, verdict) for built, verdict in zip_longest(made, verdicts) if built
+    )
+    answer(
+        results.BuildResult(
+            name=whole.name,
+            tag=whole.tag,
+            digest=whole.manifest,
+            reference=reference,
+            images=images,
+            copied=results.CopiedResult.of(own),
+        )
+    )
 
 
 def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[RebuildVerdict]) -> None:
@@ -300,22 +363,6 @@ def _show_images(made: list[Built], index: IndexRecord | None, verdicts: list[Re
                 out(line)
 
 
-def _told(built: Built) -> dict[str, object]:
-    return {
-        "name": built.image.name,
-        "platform": built.image.platform,
-        "digest": built.image.manifest,
-        "config": built.image.config,
-        "tag": built.image.tag,
-        "size": built.image.size,
-        "layers": len(built.image.layers),
-        "layers_made": built.made,
-        "layers_reused": built.reused,
-        "fetched_bytes": built.fetched,
-        "seconds": round(built.seconds, 3),
-    }
-
-
 def _remember(
     read: LockedRecipe, source: RecipeSource, made: Sequence[Built], store: Store
 ) -> IndexRecord | None:
@@ -326,7 +373,7 @@ def _remember(
 
     for built in made:
         sources.remember(store, built.image.manifest, source)
-    hints.remember(read.path, store)
+    hints.remember(read.path, read.file, read.layer_keys, store)
     return join_images(read, store)
 
 
@@ -355,7 +402,8 @@ def _show_built(built: Built) -> None:
     foreign = "" if image.platform == platforms.DEFAULT else f" for {image.platform}"
     out(f"image   {image.name}:{image.tag}{foreign}")
     out(f"digest  {image.manifest}")
-    layers = f"{len(image.layers)} layers ({built.made} made, {built.reused} reused)"
+    away = f", {built.away} in the cache" if built.away else ""
+    layers = f"{len(image.layers)} layers ({built.made} made, {built.reused} reused{away})"
     out(f"size    {human(image.size)} in {layers}")
     out(f"time    {built.seconds:.1f} s, {human(built.fetched)} fetched")
 
@@ -365,6 +413,8 @@ def _show_next(reference: str, output: Path | None, recipe_file: Path) -> None:
         out(f"wrote   {output}")
     if reference:
         out(f"loaded  {reference}")
-        out(f"next:   docker run --rm {reference} python -c 'import sys; print(sys.version)'")
+        # Podman alone keeps local images under this name.
+        program = "podman" if reference.startswith("localhost/") else "docker"
+        out(f"next:   {program} run --rm {reference} python -c 'import sys; print(sys.version)'")
     out(f"next:   imagebuilder smoke-test {recipe_file}")
     out(f"        imagebuilder push {recipe_file} REGISTRY/NAME")

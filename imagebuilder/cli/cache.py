@@ -1,13 +1,14 @@
-"""Verbs on the store: cache ls, cache verify, cache prune."""
+"""Verbs on the store: cache ls, cache du, cache verify, cache prune."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
     Json,
     ProgressKind,
@@ -16,7 +17,6 @@ from imagebuilder.cli.base import (
     check_progress,
     open_store,
     out,
-    out_json,
 )
 from imagebuilder.errors import GateError, InputError
 
@@ -33,7 +33,9 @@ def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
     where = open_store(store)
     usage = cache.usage(where)
     if as_json:
-        out_json({**dataclasses.asdict(usage), "folder": str(where.root)})
+        from imagebuilder.cli import results
+
+        answer(results.CacheListResult(folder=str(where.root), usage=usage))
         return
     for image in usage.images:
         out(
@@ -44,6 +46,27 @@ def cache_ls(store: StoreFolder = None, as_json: Json = False) -> None:
         f"{human(usage.blob_bytes)} in {usage.blobs} blobs, {human(usage.download_bytes)} in "
         f"{usage.downloads} downloads, in {where.root}"
     )
+
+
+@cache_app.command("du")
+def cache_du(store: StoreFolder = None, as_json: Json = False) -> None:
+    """Show how much of the store each recipe's image takes, and how much of that no other uses."""
+    from imagebuilder.core.progress import human
+    from imagebuilder.store import cache
+
+    where = open_store(store)
+    downloads = cache.usage(where).download_bytes
+    shares, rest = cache.shares(where)
+    if as_json:
+        from imagebuilder.cli import results
+
+        folder = str(where.root)
+        answer(results.CacheUseResult(folder=folder, recipes=shares, other=rest, downloads=downloads))
+        return
+    for share in shares:
+        out(f"{share.recipe:<20} {human(share.bytes):>8}, {human(share.alone)} of it used by no other")
+    out(f"{'in no image':<20} {human(rest):>8}")
+    out(f"{'downloads':<20} {human(downloads):>8}, needed again only for layers that change")
 
 
 def _proof(image: ImageRecord, store: Store) -> str:
@@ -84,8 +107,9 @@ def cache_verify(
         damages = cache.verify(where, lambda count: live.advance("verify", count), remove=fix)
         live.end("verify", str(where.root), "failed" if damages else "done")
     if as_json:
-        rows = [{"path": str(damage.path), "reason": damage.reason} for damage in damages]
-        out_json({"folder": str(where.root), "damages": rows, "removed": fix})
+        from imagebuilder.cli import results
+
+        answer(results.CacheVerifyResult(folder=str(where.root), damages=tuple(damages), removed=fix))
     for damage in () if as_json else damages:
         out(f"{damage.path}: {damage.reason}" + (", removed" if fix else ""))
     if damages and not fix:
@@ -103,6 +127,15 @@ def cache_prune(
     keep: Annotated[
         str, typer.Option("--keep", metavar="SIZE", help="Size that the store may keep, e.g. 20GB.")
     ] = "",
+    recipes: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--keep-recipe",
+            metavar="RECIPE",
+            help="Keep only what builds of this recipe need, by its lock; may be repeated. Packages whose "
+            "layers are made are not needed.",
+        ),
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Remove everything: images, reports, layers, downloads.")
     ] = False,
@@ -112,19 +145,31 @@ def cache_prune(
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Remove the least recently used files. Stops when the store is no larger than SIZE."""
+    """Remove the least recently used files, until SIZE is left, or all that no recipe needs."""
     from imagebuilder.core.progress import human
     from imagebuilder.store import cache
 
-    if bool(keep) == everything:
+    given = bool(keep) + everything + bool(recipes)
+    if given != 1:
+        names = "--keep SIZE, --keep-recipe RECIPE or --all"
         raise InputError(
-            "needs --keep SIZE or --all" if not keep else "takes --keep or --all, not both",
+            f"takes only one of {names}" if given else f"needs {names}",
             where="cache prune",
-            hint="give --keep SIZE, e.g. --keep 20GB, or --all",
+            hint="give --keep SIZE, e.g. --keep 20GB, or --keep-recipe RECIPE, or --all",
         )
-    pruned = cache.prune(open_store(store), 0 if everything else _size(keep), dry_run=dry_run)
+    where = open_store(store)
+    if recipes:
+        from imagebuilder.engines import steps
+        from imagebuilder.workflow import read_plans
+
+        plans = [plan for path in recipes for _, plan in read_plans(path, "")]
+        pruned = cache.prune_to(where, steps.needed(plans, where), dry_run=dry_run)
+    else:
+        pruned = cache.prune(where, 0 if everything else _size(keep), dry_run=dry_run)
     if as_json:
-        out_json({**dataclasses.asdict(pruned), "dry_run": dry_run})
+        from imagebuilder.cli import results
+
+        answer(results.CachePruneResult(pruned=pruned, dry_run=dry_run))
         return
     out(f"{'would remove' if dry_run else 'removed'} {pruned.files} files, {human(pruned.bytes)}")
 

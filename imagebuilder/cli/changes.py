@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imagebuilder.cli import completion
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
+    HtmlFile,
     Json,
     RecipeFile,
     SiteFile,
@@ -16,7 +19,7 @@ from imagebuilder.cli.base import (
     app,
     open_store,
     out,
-    out_json,
+    write_page,
 )
 
 if TYPE_CHECKING:
@@ -27,23 +30,36 @@ _DIFFERENT = 1
 
 @app.command()
 def diff(
-    before: Annotated[str, typer.Argument(metavar="A", help="A recipe, a lock, or an image in the store.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="What to compare it with.")],
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="A recipe, a lock, or an image in the store.", autocompletion=completion.recipe
+        ),
+    ],
+    after: Annotated[
+        str, typer.Argument(metavar="B", help="What to compare it with.", autocompletion=completion.recipe)
+    ],
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if the two differ, as `git diff` does.")
     ] = False,
+    html: HtmlFile = None,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
     """Compare two images, built or not. Shows pins, packages, layers and the bytes that a push sends."""
+    from imagebuilder.cli import pages
     from imagebuilder.image import diff as diffs
     from imagebuilder.workflow import side
 
     where = open_store(store)
     found = diffs.compare(side(before, where), side(after, where))
+    told = {**dataclasses.asdict(found), "same": found.same}
+    write_page(html, lambda: pages.difference(told, before, after))
     if as_json:
-        out_json({**dataclasses.asdict(found), "same": found.same})
-    else:
+        from imagebuilder.cli import results
+
+        answer(results.DiffResult(same=found.same, difference=found))
+    elif html is None:
         show(found, before, after)
     if exit_code and not found.same:
         raise typer.Exit(_DIFFERENT)
@@ -55,6 +71,15 @@ def update(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only show what would change; write nothing.")
     ] = False,
+    only: Annotated[
+        list[str],
+        typer.Option(
+            "--only", metavar="PIN", help="Move only this pin, or `debian` for Debian packages; repeatable."
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    patch: Annotated[
+        bool, typer.Option("--patch", help="Move pins only within their first two numbers: 2.10.0 to 2.10.1.")
+    ] = False,
     site: SiteFile = None,
     tools: ToolsPlace = "",
     store: StoreFolder = None,
@@ -64,19 +89,36 @@ def update(
     from imagebuilder.image import diff as diffs
     from imagebuilder.workflow import update_pins
 
-    before, after, pins = update_pins(recipe_file, site, open_store(store), write=not dry_run, tools=tools)
+    updated = update_pins(
+        recipe_file, site, open_store(store), write=not dry_run, tools=tools, only=only, patch=patch
+    )
+    before, after = updated.before, updated.after
     found = diffs.compare(before, after)
     if as_json:
-        moved = {name: {"before": old, "after": new} for name, (old, new) in pins.items()}
-        told = {"recipe": str(recipe_file), "written": not dry_run, "moved": moved, "same": found.same}
-        out_json({**told, **dataclasses.asdict(found)})
+        from imagebuilder.cli import results
+
+        answer(
+            results.UpdateResult(
+                recipe=str(recipe_file),
+                written=not dry_run,
+                moved={
+                    name: results.MovedPin(before=old, after=new)
+                    for name, (old, new) in updated.moved.items()
+                },
+                left=updated.left,
+                same=found.same,
+                difference=found,
+            )
+        )
         return
-    for name, (old, new) in pins.items():
+    for name, (old, new) in updated.moved.items():
         out(f"{recipe_file}: {name}: {old} -> {new}")
+    for name, reason in updated.left.items():
+        out(f"{recipe_file}: {name}: stays, {reason}")
     show(found, before.name, after.name)
     if dry_run:
         out("nothing was written")
-    elif before != after or pins:
+    elif before != after or updated.moved:
         out(f"next: imagebuilder build {recipe_file}")
 
 

@@ -24,32 +24,6 @@ def show(copied: Copied) -> None:
     out(f"files   {copied.files} of yours, {human(copied.bytes)}{of}{changed}")
 
 
-def told(copied: Copied, *, names: bool = False) -> dict[str, object]:
-    """Return the same for JSON, and each folder; `names` adds the paths of its files.
-
-    Returns:
-        A field `copied`; no field if the recipe copies nothing.
-
-    """
-    if not copied.folders:
-        return {}
-    folders = [
-        {
-            "from": folder.source,
-            **({"to": folder.target} if folder.target else {"package": True}),
-            "files": len(folder.names),
-            "bytes": folder.bytes,
-            **({"names": list(folder.names)} if names else {}),
-        }
-        for folder in copied.folders
-    ]
-    summary: dict[str, object] = {"files": copied.files, "bytes": copied.bytes}
-    summary |= {"revision": copied.project.revision, "uncommitted": len(copied.uncommitted)}
-    if names:
-        summary["uncommitted_names"] = list(copied.uncommitted)
-    return {"copied": {**summary, "folders": folders}}
-
-
 def warn_of_changes(copied: Copied) -> None:
     """Warn of files that the commit in the labels does not have, or has otherwise."""
     if not (names := copied.uncommitted):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from imagebuilder.cli import copied
-from imagebuilder.cli.base import err, out, out_json
+from imagebuilder.cli.answer import answer
+from imagebuilder.cli.base import err, out
 from imagebuilder.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,12 +109,15 @@ def require_engine() -> None:
         pass
 
 
-def load_image(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
+def load_image(image: ImageRecord, store: Store, site: Site, runtime: str = "auto") -> str:
     """Load an image into the local engine; returns its name there."""
-    from imagebuilder.core.progress import human
+    from imagebuilder.core.progress import human, shown
     from imagebuilder.engines.load import load
     from imagebuilder.smoke.engine import connect
+    from imagebuilder.workflow import sharing
 
+    with shown("auto", sys.stderr) as live:
+        sharing.bring(image, store, site, live)
     with connect(cast("Any", runtime)) as engine:
         err(f"loading {image.name} into {engine.kind}")
         result = load(image, store, engine)
@@ -123,17 +127,17 @@ def load_image(image: ImageRecord, store: Store, runtime: str = "auto") -> str:
 
 def _show(built: BuiltByDocker, planned: Plan, wish: DockerBuild) -> None:
     if wish.as_json:
-        out_json(
-            {
-                "name": planned.name,
-                "platform": planned.platform,
-                "digest": built.digest,
-                "config": built.config,
-                "tag": planned.tag,
-                "seconds": round(built.seconds, 3),
-                "reference": built.reference,
-                **(copied.told(wish.own) if wish.own else {}),
-            }
+        from imagebuilder.cli import results
+
+        answer(
+            results.BuildResult(
+                name=planned.name,
+                tag=planned.tag,
+                digest=built.digest,
+                reference=built.reference,
+                images=(results.BuiltImage.of_docker(built, planned),),
+                copied=results.CopiedResult.of(wish.own) if wish.own else None,
+            )
         )
         return
     out(f"image   {planned.name}:{planned.tag}")

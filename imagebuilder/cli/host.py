@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from imagebuilder.cli.base import Json, app, err, out, out_json
+from imagebuilder.cli.answer import answer
+from imagebuilder.cli.base import Json, app, err, out
 from imagebuilder.errors import EnvironmentFault
 
 
@@ -27,6 +29,7 @@ def keys(
     ] = "",
 ) -> None:
     """Make the ssh keys of one job. Mount them into its containers at /run/secrets/imagebuilder."""
+    from imagebuilder.plan import FIRST_UID
     from imagebuilder.plan.sshkeys import check_secret_name, make_keys, secret_manifest
 
     if secret:
@@ -36,6 +39,9 @@ def keys(
         out(secret_manifest(folder, secret).rstrip())
         return
     out(f"wrote {folder}: keys and certificates for {days} days; the key that signed them was deleted")
+    if os.getuid() != FIRST_UID:
+        out("for an image whose user is not root, first (its number is what `id -u` says in the image):")
+        out(f"      sudo chown -R {FIRST_UID} {shlex.quote(str(folder.absolute()))}")
     out(f"next: docker run -v {folder.absolute()}:/run/secrets/imagebuilder:ro ...")
 
 
@@ -54,7 +60,9 @@ def doctor(
             err(line)
     findings = doctors.examine()
     if as_json:
-        out_json([dataclasses.asdict(finding) for finding in findings])
+        from imagebuilder.cli import results
+
+        answer(results.DoctorResult(findings=tuple(findings)))
     else:
         for line in doctors.lines(findings):
             out(line)

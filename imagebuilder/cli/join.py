@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
     Json,
     MoveTags,
@@ -18,7 +18,6 @@ from imagebuilder.cli.base import (
     ask_password,
     load_provers,
     out,
-    out_json,
     warn,
 )
 
@@ -99,21 +98,11 @@ def join(
     for waiver in joined.joint.waivers:
         warn(f"{waiver.flag}: {waiver.reason}")
     if as_json:
-        out_json(_told(joined))
+        from imagebuilder.cli import results
+
+        answer(results.JoinResult.of(joined))
     else:
         _show(joined, signing=sign_key is not None)
-
-
-def _told(joined: Joined) -> dict[str, object]:
-    return {
-        "reference": joined.reference,
-        "digest": joined.joint.digest,
-        "tags": list(joined.tags),
-        "platforms": [{"platform": platform, "digest": digest} for platform, digest in joined.joint.images],
-        "moved": joined.moved,
-        "signed": joined.signed,
-        "waivers": [dataclasses.asdict(waiver) for waiver in joined.joint.waivers],
-    }
 
 
 def _show(joined: Joined, *, signing: bool) -> None:

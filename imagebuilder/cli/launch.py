@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from imagebuilder.cli import completion
 from imagebuilder.cli.base import (
     PlainHttp,
     PlatformName,
@@ -34,13 +35,16 @@ _Image = Annotated[
     typer.Argument(
         metavar="IMAGE",
         help="registry.example/team/name:TAG, an image in Docker or Podman, or a recipe that was built.",
+        autocompletion=completion.recipe,
     ),
 ]
 _Command = Annotated[
     _Texts,
     typer.Argument(metavar="[-- COMMAND...]", help="What every rank runs. [default: the image's command]"),
 ]
-_Target = Annotated[str, typer.Option("--target", metavar="KIND", help="What runs the job.")]
+_Target = Annotated[
+    str, typer.Option("--target", metavar="KIND", help="What runs the job.", autocompletion=completion.target)
+]
 _Nodes = Annotated[int, typer.Option("--nodes", help="Number of nodes.")]
 _NprocPerNode = Annotated[int, typer.Option("--nproc-per-node", help="Number of ranks on each node.")]
 _Launcher = Annotated[
@@ -97,7 +101,7 @@ _Restarts = Annotated[int, typer.Option("--restarts", help="How often to start t
 _Smoke = Annotated[
     bool,
     typer.Option(
-        "--smoke", help="Run exact collectives of the smoke test on all ranks, instead of a command."
+        "--smoke", help="Run the smoke test instead of a command; `report --from-log` reads the job's log."
     ),
 ]
 _Overlay = Annotated[
@@ -157,7 +161,7 @@ def launch(
     from imagebuilder.launch import targets
 
     kind = targets.load(target)
-    found = _image(image, repository, platform, store, site, plain_http=plain_http)
+    found = _image(image, repository, platform, store, site, one=smoke, plain_http=plain_http)
     device, devices = jobs.read_rdma(rdma)
     starter = targets.launcher(kind, found, launcher)
     used = (nproc_per_node if found.uses_gpus else 0) if gpus == -1 else gpus
@@ -167,9 +171,10 @@ def launch(
         name=name or jobs.name_from(found.recipe),
         image=found,
         nodes=nodes,
-        ranks=nproc_per_node,
+        # The smoke test starts its ranks itself.
+        ranks=1 if smoke else nproc_per_node,
         launcher=starter,
-        command=smokes.command(found, starter, nodes, nproc_per_node, on_gpus=used > 0)
+        command=smokes.command(found, target, starter, (nodes, nproc_per_node), port=port, on_gpus=used > 0)
         if smoke
         else tuple(command or found.command),
         gpus=used,
@@ -206,7 +211,14 @@ def launch(
 
 
 def _image(
-    text: str, repository: str, platform: str, store: Path | None, site: Path | None, *, plain_http: bool
+    text: str,
+    repository: str,
+    platform: str,
+    store: Path | None,
+    site: Path | None,
+    *,
+    one: bool,
+    plain_http: bool,
 ) -> LaunchImage:
     """Find the image: in the store, in a registry (its name has a slash), or in a local engine."""
     from imagebuilder.launch import image as images
@@ -218,10 +230,15 @@ def _image(
 
         if repository:
             raise InputError("is only for an image in the store or in an engine", where="--repository")
-        return images.from_registry(text, detect(site), platform=platform, plain_http=plain_http)
+        return images.from_registry(text, detect(site), platform=platform, one=one, plain_http=plain_http)
     where = open_store(store)
     image = built_image(text, where, platform)
     if image is not None:
+        from imagebuilder.image import repack
+        from imagebuilder.workflow import source
+
+        if source.compression(text, image, where) == "zstd":
+            image = repack.packed(image, where)  # what a push sends
         return images.from_store(image, where, repository)
     from imagebuilder.smoke import engine as engines
 

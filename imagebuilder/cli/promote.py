@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
     Json,
     MoveTags,
@@ -17,7 +17,6 @@ from imagebuilder.cli.base import (
     app,
     load_provers,
     out,
-    out_json,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def promote(
     )
     promoted = promoting.promote(request, detect(site))
     if as_json:
-        out_json(dataclasses.asdict(promoted))
+        answer(promoted)
     else:
         _show(promoted)
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
+    HtmlFile,
     Json,
     PlainHttp,
     PlatformName,
@@ -24,8 +26,8 @@ from imagebuilder.cli.base import (
     load_provers,
     open_store,
     out,
-    out_json,
     warn,
+    write_page,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from imagebuilder.publish.attest.inspection import IndexInspection, Inspection
     from imagebuilder.publish.attest.reports import AttachedReport
     from imagebuilder.publish.attest.verification import VerifyCheck
-    from imagebuilder.publish.verify import Rebuild, Verified
+    from imagebuilder.publish.verify import Rebuild
     from imagebuilder.store import Store
     from imagebuilder.workflow.rebuild import Rebuilt
     from imagebuilder.workflow.source import RecipeSource
@@ -50,12 +52,14 @@ def inspect(
     ],
     platform: PlatformName = "",
     signed_by: ProverKeys = None,
+    html: HtmlFile = None,
     plain_http: PlainHttp = False,
     site: SiteFile = None,
     store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
     """Show an image. Its pins, layers, test result, signature and attached documents."""
+    from imagebuilder.cli import pages
     from imagebuilder.host.site import detect
     from imagebuilder.publish.attest import inspection
 
@@ -68,28 +72,38 @@ def inspect(
         platform=platform,
         plain_http=plain_http,
     )
-    if isinstance(found, inspection.IndexInspection):
-        _show_index(found, as_json=as_json)
-    elif as_json:
-        out_json(dataclasses.asdict(found))
-    else:
+    told = dataclasses.asdict(found) if isinstance(found, inspection.Inspection) else _page_values(found)
+    write_page(html, lambda: pages.inspection(told))
+    if as_json:
+        from imagebuilder.cli import results
+
+        answer(results.InspectResult.of(found))
+    elif html is not None:
+        return
+    elif isinstance(found, inspection.Inspection):
         _show(found)
+    else:
+        _show_index(found)
 
 
-def _show_index(found: IndexInspection, *, as_json: bool) -> None:
+def _page_values(found: IndexInspection) -> dict[str, object]:
+    index = found.index
+    summary = {"reference": index.reference, "digest": index.digest, "lock": index.lock}
+    rows = [dataclasses.asdict(image) for image in found.images]
+    return {**summary, "tags": found.tags, "signature": _signature(found), "platforms": rows}
+
+
+def _signature(found: IndexInspection) -> str:
+    return "present" if found.index.signed else "none"
+
+
+def _show_index(found: IndexInspection) -> None:
     from imagebuilder.core.yamlfile import printable
 
-    index = found.index
-    signature = "present" if index.signed else "none"
-    if as_json:
-        summary = {"reference": index.reference, "digest": index.digest, "lock": index.lock}
-        rows = [dataclasses.asdict(image) for image in found.images]
-        out_json({**summary, "tags": found.tags, "signature": signature, "platforms": rows})
-        return
-    out(f"index      {index.digest}")
+    out(f"index      {found.index.digest}")
     for tag in found.tags:
         out(f"tag        {printable(tag)}")
-    out(f"signature  {signature}")
+    out(f"signature  {_signature(found)}")
     for image in found.images:
         out("")
         _show(image)
@@ -117,6 +131,14 @@ _SignedFor = Annotated[
         help="For a copied image: the repository that signatures must name. [default: the image's own]",
     ),
 ]
+_VerifiedBase = Annotated[
+    str,
+    typer.Option(
+        "--base",
+        metavar="IMAGE",
+        help="For an image that a Dockerfile made FROM one of imagebuilder: that one, to verify it too.",
+    ),
+]
 _RebuildToo = Annotated[
     bool,
     typer.Option(
@@ -134,6 +156,7 @@ def verify(
     recipe: _Recipe = None,
     signed_for: _SignedFor = "",
     signed_by: ProverKeys = None,
+    base: _VerifiedBase = "",
     platform: PlatformName = "",
     rebuild: _RebuildToo = False,
     plain_http: PlainHttp = False,
@@ -158,14 +181,17 @@ def verify(
         copied=read_locks(recipe).copied if recipe and rebuild else None,
         signed_for=signed_for,
         provers=load_provers(signed_by),
+        base=base,
         platform=platform,
         plain_http=plain_http,
     )
     folder = recipe.parent if recipe else Path()
-    again = _rebuilding(where, site, progress, folder) if rebuild else None
+    again = _rebuilding(where, site, progress, folder, plain_http=plain_http) if rebuild else None
     verified = verifying.verify(request, where, detect(site), again)
     if as_json:
-        out_json(_told(verified))
+        from imagebuilder.cli import results
+
+        answer(results.VerifyResult.of(verified))
     else:
         for result in verified.images:
             _show_checks(result.reference, result.checks, result.waivers)
@@ -177,36 +203,25 @@ def verify(
         raise typer.Exit(TestFailure.exit_code)
 
 
-def _told(verified: Verified) -> dict[str, object]:
-    rows: list[dict[str, object]] = [
-        {
-            "reference": result.reference,
-            "digest": result.digest,
-            "passed": result.passed,
-            "checks": [dataclasses.asdict(check) for check in result.checks],
-            "reports": [dataclasses.asdict(report) for report in result.reports],
-            "waivers": list(result.waivers),
-        }
-        for result in verified.images
-    ]
-    index = verified.index
-    if index is None:
-        return rows[0]
-    summary = {"reference": index.reference, "digest": index.digest, "passed": verified.passed}
-    checks = [dataclasses.asdict(check) for check in verified.joint]
-    return {**summary, "checks": checks, "platforms": rows}
-
-
-def _rebuilding(store: Store, site: Path | None, progress: str, folder: Path) -> Rebuild:
+def _rebuilding(store: Store, site: Path | None, progress: str, folder: Path, *, plain_http: bool) -> Rebuild:
     """Return the function that builds an image again and shows progress; `folder` is the recipe's."""
     from imagebuilder.core.progress import shown
     from imagebuilder.host.site import detect
     from imagebuilder.workflow.rebuild import Target, rebuild
 
-    def run(source: RecipeSource, platform: str, distribution: str, project: Project) -> Rebuilt:
+    def run(
+        source: RecipeSource, platform: str, distribution: str, project: Project, kept: str, zstd: bool
+    ) -> Rebuilt:
         surroundings = detect(site, distribution=distribution)
         with shown(progress, sys.stderr) as live:
-            target = Target(platform=platform, project=project, folder=folder)
+            target = Target(
+                platform=platform,
+                project=project,
+                folder=folder,
+                inputs=kept,
+                plain_http=plain_http,
+                zstd=zstd,
+            )
             return rebuild(source, store, surroundings, live, target)
 
     return run
@@ -241,13 +256,15 @@ def _show(found: Inspection) -> None:
         if text:
             out(f"{name:10} {printable(text)}")
 
-    row("image", f"{found.name} {found.version}".strip())
+    row("image", f"{'derived from ' if found.on_top else ''}{found.name} {found.version}".strip())
     row("platform", found.platform)
     row("digest", found.digest)
     row("size", f"{human(found.size)} in {len(found.layers)} layers")
     row("age", str(found.age) if found.age else "not known: neither the image nor its registry has a date")
     row("base", found.base)
     row("lock", found.lock)
+    for step in found.on_top:
+        row("on top", step)
     for tag in found.tags:
         row("tag", tag)
     for name, version in found.pins.items():

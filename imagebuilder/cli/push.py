@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imagebuilder.cli import completion
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
+    CacheName,
     Json,
     MoveTags,
     PlainHttp,
@@ -22,7 +24,6 @@ from imagebuilder.cli.base import (
     check_progress,
     open_store,
     out,
-    out_json,
     warn,
 )
 
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 
 
 _Image = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A recipe that was built, or its image's name.")
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe that was built, or its image's name.",
+        autocompletion=completion.recipe,
+    ),
 ]
 _Repository = Annotated[str, typer.Argument(metavar="REPOSITORY", help="registry.example/team/name[:TAG]")]
 _Tags = Annotated[list[str] | None, typer.Option("--tag", "-t", help="Another tag; may be repeated.")]
@@ -66,9 +72,34 @@ _Attach = Annotated[
         help="Attach bills of materials, provenance, report, recipe and lock to the image.",
     ),
 ]
+_Sources = Annotated[
+    bool,
+    typer.Option(
+        "--sources",
+        help="Also keep every package, wheel and source of the lock beside the image: `verify --rebuild` "
+        "then needs no other place.",
+    ),
+]
 _SignKey = Annotated[
     Path | None,
     typer.Option("--sign-key", metavar="FILE", help="Sign the image and its documents, as cosign does."),
+]
+_CachePush = Annotated[
+    bool,
+    typer.Option(
+        "--cache-push",
+        help="With --sign-key: sign what the search for secrets found, and put it into the cache.",
+    ),
+]
+
+
+_Compression = Annotated[
+    str,
+    typer.Option(
+        "--compression",
+        metavar="gzip|zstd",
+        help="How to pack the layers, instead of as the recipe says (`compression:`; gzip by default).",
+    ),
 ]
 
 
@@ -84,9 +115,13 @@ def push(
     untested_on: _UntestedOn = None,
     allow_baked_keys: _AllowBakedKeys = False,
     attach: _Attach = True,
+    sources: _Sources = False,
+    compression: _Compression = "",
     sign_key: _SignKey = None,
     platform: PlatformName = "",
     plain_http: PlainHttp = False,
+    cache: CacheName = "",
+    cache_push: _CachePush = False,
     site: SiteFile = None,
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
@@ -110,11 +145,14 @@ def push(
         waived=frozenset(gate for gate, given in flags.items() if given),
         untested_on=tuple(untested_on or ()),
         attach=attach,
+        sources=sources,
         plain_http=plain_http,
         candidate=candidate,
+        share=cache_push,
+        compression=compression,
     )
     prepared = publishing.prepare(request, where)
-    surroundings = detect(site)
+    surroundings = detect(site, cache=cache)
     key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
     with shown(progress, sys.stderr) as live:
         context = publishing.PushContext(store=where, site=surroundings, key=key, progress=live, warn=warn)
@@ -122,20 +160,11 @@ def push(
     for waiver in pushed.waivers:
         warn(f"{waiver.flag}: {waiver.reason}")
     if as_json:
-        out_json(_told(pushed))
+        from imagebuilder.cli import results
+
+        answer(results.PushedResult.of(pushed))
     else:
         _show(pushed, keyed=key is not None, candidate=candidate)
-
-
-def _told(pushed: Pushed) -> dict[str, object]:
-    """Describe a push for programs."""
-    return {
-        **dataclasses.asdict(pushed.result),
-        "platforms": [{"platform": image.platform, "digest": image.manifest} for image in pushed.images],
-        "artefacts": [artefact for item in pushed.attached for artefact in item.artefacts],
-        "signed": pushed.signed,
-        "waivers": [dataclasses.asdict(waiver) for waiver in pushed.waivers],
-    }
 
 
 def _show(pushed: Pushed, *, keyed: bool, candidate: bool) -> None:
@@ -151,6 +180,9 @@ def _show(pushed: Pushed, *, keyed: bool, candidate: bool) -> None:
         f"sent    {human(result.pushed_bytes)} in {result.pushed_blobs} blobs, "
         f"{human(result.reused_bytes)} were there already, {result.seconds:.1f} s"
     )
+    if pushed.packing_seconds:
+        out(f"zstd    {pushed.packing_seconds:.1f} s to pack the layers that were not packed yet")
+        out("needs   Docker 23, containerd 1.5, Podman or CRI-O of 2020, or newer; enroot needs a setting")
     if kinds := [kind for kind, _ in pushed.attached[len(pushed.images) - 1].artefacts]:
         out(f"with    {', '.join(kinds)}")
     if keyed:

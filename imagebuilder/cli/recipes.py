@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from imagebuilder.cli import copied
+from imagebuilder.cli import completion, copied
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
     Json,
     Locked,
@@ -21,19 +22,25 @@ from imagebuilder.cli.base import (
     complain,
     open_store,
     out,
-    out_json,
+    warn,
 )
 from imagebuilder.errors import ImagebuilderError, InputError
 
 if TYPE_CHECKING:
     from imagebuilder.plan import Plan
+    from imagebuilder.workflow.project import Copied
 
 
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write.")] = Path(),
     recipe: Annotated[
-        str, typer.Option("--recipe", help="Which shipped recipe to start from. [default: cuda12-torch]")
+        str,
+        typer.Option(
+            "--recipe",
+            help="Which shipped recipe to start from. [default: cuda12-torch]",
+            autocompletion=completion.shipped,
+        ),
     ] = "",
     image: Annotated[
         str,
@@ -94,16 +101,47 @@ def init(
 @app.command()
 def schema(
     of_site: Annotated[bool, typer.Option("--site-file", help="Of a site file instead.")] = False,
+    of_component: Annotated[
+        bool, typer.Option("--catalog-file", help="Of a component's file in `catalog/` instead.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--catalog", metavar="DIR", help="Also list the components that this folder describes."),
+    ] = None,
+    of_verb: Annotated[
+        str, typer.Option("--json", metavar="VERB", help="Of what VERB prints with --json, instead.")
+    ] = "",
 ) -> None:
     """Print the JSON Schema of a recipe, for editors."""
     from imagebuilder.workflow import schemas
 
-    out_json(schemas.site_file() if of_site else schemas.recipe())
+    if sum(map(bool, (of_site, of_component, of_verb, folder))) > 1:
+        raise InputError(
+            "--site-file, --catalog-file, --catalog and --json exclude each other",
+            where="imagebuilder schema",
+            hint="keep one of them",
+        )
+    if of_verb:
+        from imagebuilder.cli import results
+
+        described = results.schema(of_verb)
+    else:
+        described = (
+            schemas.site_file()
+            if of_site
+            else schemas.component()
+            if of_component
+            else schemas.recipe(folder)
+        )
+    out(schemas.text(described).rstrip("\n"))
 
 
 @app.command()
 def check(
-    recipes: Annotated[list[Path], typer.Argument(metavar="RECIPE...", help="Recipes to check.")],
+    recipes: Annotated[
+        list[Path],
+        typer.Argument(metavar="RECIPE...", help="Recipes to check.", autocompletion=completion.recipe),
+    ],
     require_lock: Locked = False,
     as_json: Json = False,
 ) -> None:
@@ -111,28 +149,36 @@ def check(
     from imagebuilder.lock import model as locks
     from imagebuilder.workflow import check_recipe
 
-    rows: list[dict[str, object]] = []
-    worst = 0
+    found: list[tuple[Path, Copied | ImagebuilderError]] = []
     for path in recipes:
-        locked = locks.path_for(path).exists()
         try:
             own = check_recipe(path, locked=require_lock)
         except ImagebuilderError as error:
-            worst = max(worst, error.exit_code)
-            problems = [dataclasses.asdict(problem) for problem in error.problems]
-            rows.append(
-                {"recipe": str(path), "ok": False, "exit_code": error.exit_code, "problems": problems}
-            )
+            found.append((path, error))
             if not as_json:
                 complain(error)
         else:
-            rows.append({"recipe": str(path), "ok": True, "locked": locked, **copied.told(own)})
+            found.append((path, own))
             if not as_json:
-                out(f"{path}: ok, " + ("locked" if locked else "not locked yet"))
+                out(f"{path}: ok, " + ("locked" if locks.path_for(path).exists() else "not locked yet"))
                 copied.show(own)
+    _warn_of_one_name([path for path, each in found if not isinstance(each, ImagebuilderError)])
     if as_json:
-        out_json(rows)
-    raise typer.Exit(worst)
+        from imagebuilder.cli import results
+
+        answer(results.CheckResult.of(found))
+    raise typer.Exit(max(each.exit_code if isinstance(each, ImagebuilderError) else 0 for _, each in found))
+
+
+def _warn_of_one_name(paths: Sequence[Path]) -> None:
+    from imagebuilder import catalog, recipe
+
+    first: dict[str, Path] = {}
+    for path in paths:
+        name = recipe.load(path, catalog.own.names(path)).name
+        other = first.setdefault(name, path)
+        if other != path:
+            warn(f"{path}: its name `{name}` is also that of {other}: the later build replaces its tags")
 
 
 _Words = Annotated[
@@ -175,19 +221,10 @@ def lock(
     found = update_lock(path, site, names if upgrade else None, open_store(store), tools=tools)
     previous, made = found.previous, found.made
     if as_json:
-        sections = [
-            {
-                "platform": name,
-                "pins": section.pins,
-                "debs": len(section.debs),
-                "wheels": len(section.wheels),
-                "builds": len(section.builds),
-            }
-            for name, section in zip(made.platforms, made.sections, strict=True)
-        ]
-        changes = [] if made == previous else lock_changes(previous, made)
-        told = {"lock": str(locks.path_for(path)), "written": made != previous, "platforms": sections}
-        out_json({**told, "changes": changes, "notes": list(found.notes)})
+        from imagebuilder.cli import results
+
+        changes = () if made == previous else tuple(lock_changes(previous, made))
+        answer(results.LockResult.of(str(locks.path_for(path)), made, changes, found.notes))
         return
     if made == previous:
         out(f"{locks.path_for(path)} is current")
@@ -211,9 +248,10 @@ def plan(recipe_file: RecipeFile, platform: PlatformName = "", as_json: Json = F
     read = read_locks(recipe_file)
     planned = [plan for _, plan in read.plans(platform)]
     if as_json:
-        rows = [{**_described(plan), **copied.told(read.copied, names=True)} for plan in planned]
-        # An object for one image, a list for several.
-        out_json(rows[0] if len(rows) == 1 else rows)
+        from imagebuilder.cli import results
+
+        files = results.CopiedResult.of(read.copied, names=True)
+        answer(results.PlanResult(images=tuple(results.PlannedImage.of(plan, files) for plan in planned)))
         return
     for number, image in enumerate(planned):
         if len(planned) > 1:
@@ -222,38 +260,14 @@ def plan(recipe_file: RecipeFile, platform: PlatformName = "", as_json: Json = F
     copied.show(read.copied)
 
 
-def _layers(planned: Plan) -> list[dict[str, object]]:
-    from imagebuilder.image.diff import packages_of
-
-    return [
-        {
-            "kind": type(layer).__name__,
-            "title": layer.title,
-            "key": layer.key,
-            "packages_bytes": sum(package.size for package in packages_of(layer)),
-        }
-        for layer in planned.layers
-    ]
-
-
-def _described(planned: Plan) -> dict[str, object]:
-    return {
-        "name": planned.name,
-        "platform": planned.platform,
-        "tag": planned.tag,
-        "layers": _layers(planned),
-        "config": dataclasses.asdict(planned.config),
-    }
-
-
 def _show_plan(planned: Plan) -> None:
     from imagebuilder.core.progress import human
+    from imagebuilder.image.diff import packages_of
 
-    layers = _layers(planned)
-    for layer in layers:
-        size = int(str(layer["packages_bytes"]))
-        out(f"{str(layer['key'])[:12]}  {human(size) if size else '':>8}  {layer['title']}")
-    out(f"{len(layers)} layers, tag {planned.tag}")
+    for layer in planned.layers:
+        size = sum(package.size for package in packages_of(layer))
+        out(f"{layer.key[:12]}  {human(size) if size else '':>8}  {layer.title}")
+    out(f"{len(planned.layers)} layers, tag {planned.tag}")
 
 
 @app.command()

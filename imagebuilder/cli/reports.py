@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
     HtmlFile,
     Json,
@@ -21,7 +23,6 @@ from imagebuilder.cli.base import (
     err,
     open_store,
     out,
-    out_json,
     write_views,
 )
 from imagebuilder.cli.engines import load_image
@@ -29,6 +30,7 @@ from imagebuilder.errors import ImagebuilderError, InputError, TestFailure
 
 if TYPE_CHECKING:
     from imagebuilder.smoke.checkpoints import CompareRules, Comparison
+    from imagebuilder.smoke.report import Report
 
 
 _AttachTo = Annotated[
@@ -41,15 +43,26 @@ _AttachTo = Annotated[
 ]
 
 
+_FromLog = Annotated[
+    str,
+    typer.Option(
+        "--from-log",
+        metavar="FILE",
+        help="Make the report from the log of a job that `smoke-test --as-job` wrote; `-` is standard input.",
+    ),
+]
+
+
 @app.command("report")
 def report(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="REPORT|RECIPE", help="A JSON report, or the recipe or image that was tested."
+            metavar="[REPORT|RECIPE]", help="A JSON report, or the recipe or image that was tested."
         ),
-    ],
+    ] = "",
     platform: PlatformName = "",
+    from_log: _FromLog = "",
     html: HtmlFile = None,
     junit: JunitFile = None,
     attach: _AttachTo = "",
@@ -67,19 +80,40 @@ def report(
 
     if sign_key and not attach:
         raise InputError("--sign-key has no effect without --attach", where="imagebuilder report")
-    file = _report_file(target, store, platform)
-    found = reports.read(file)
+    if bool(target) == bool(from_log):
+        raise InputError(
+            "give a report, the recipe or image that was tested, or a job's log with --from-log",
+            where="imagebuilder report",
+        )
+    if from_log:
+        found = _from_log(from_log)
+        data = reports.dumps(found).encode()
+    else:
+        file = _report_file(target, store, platform)
+        found, data = reports.read(file), reports.read_bytes(file)
     write_views(found, html, junit)
     if attach:
         key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
         request = attaching.AttachRequest(image=attach, key=key, plain_http=plain_http)
-        made = attaching.attach(reports.read_bytes(file), request, open_store(store), detect(site))
+        made = attaching.attach(data, request, open_store(store), detect(site))
         err(made.told)
     if as_json:
-        out(reports.dumps(found).rstrip("\n"))
+        answer(found)
     elif html is None and junit is None and not attach:
         for line in reports.lines(found):
             out(line)
+
+
+def _from_log(name: str) -> Report:
+    from imagebuilder.smoke import joblog
+
+    if name == "-":
+        return joblog.read(sys.stdin.buffer, "standard input")
+    try:
+        with Path(name).open("rb") as file:
+            return joblog.read(file, name)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=name) from None
 
 
 _Files = Annotated[
@@ -146,7 +180,15 @@ def compare_checkpoints(
         ((files[0], other), comparison) for other, comparison in zip(files[1:], comparisons, strict=True)
     ]
     if as_json:
-        out_json([checkpoints.as_json(pair, comparison) for pair, comparison in pairs])
+        from imagebuilder.cli import results
+
+        rows = (
+            results.ComparedCheckpoints(
+                first=str(first), other=str(other), equal=not comparison.differences, comparison=comparison
+            )
+            for (first, other), comparison in pairs
+        )
+        answer(results.CompareResult(pairs=tuple(rows)))
     else:
         for pair, comparison in pairs:
             for line in checkpoints.lines(pair, comparison, most):
@@ -164,6 +206,7 @@ def _compare_inside(
         Incomparable: there is no answer, for any reason; the verb then exits with 2.
 
     """
+    from imagebuilder.host.site import detect
     from imagebuilder.smoke.checkpoints import Incomparable, compare_inside
     from imagebuilder.smoke.engine import connect
     from imagebuilder.workflow import built_image
@@ -171,7 +214,7 @@ def _compare_inside(
     try:
         where = open_store(store)
         found = built_image(target, where)
-        reference = load_image(found, where) if found else target
+        reference = load_image(found, where, detect()) if found else target
         with connect("auto") as engine:
             return compare_inside(files, rules, engine, reference)
     except ImagebuilderError as error:

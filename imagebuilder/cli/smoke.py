@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from imagebuilder.cli import completion
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
     HtmlFile,
     Json,
@@ -26,11 +30,13 @@ from imagebuilder.cli.base import (
     write_views,
 )
 from imagebuilder.cli.engines import load_image
+from imagebuilder.cli.launch import launch
 from imagebuilder.errors import InputError, TestFailure
 
 if TYPE_CHECKING:
+    from imagebuilder.host.site import Site
     from imagebuilder.smoke.report import CheckResult
-    from imagebuilder.smoke.target import SmokeTarget
+    from imagebuilder.smoke.target import SlurmImage, SmokeTarget
     from imagebuilder.store import Store
 
 
@@ -39,13 +45,16 @@ _Target = Annotated[
     typer.Argument(
         metavar="[RECIPE|IMAGE]",
         help="A recipe that was built, or any image: in Docker or Podman, or in a registry.",
+        autocompletion=completion.recipe,
     ),
 ]
 _Mode = Annotated[str, typer.Option("--mode", help="auto, cpu, one-gpu-shared or multi-gpu.")]
 _Runtime = Annotated[
     str,
     typer.Option(
-        "--runtime", help="auto, docker, podman, process (no containers: this Python) or ssh (--hosts)."
+        "--runtime",
+        help="auto, docker, podman, process (no containers: this Python), ssh (--hosts), or slurm (the nodes "
+        "of this Slurm job).",
     ),
 ]
 _Hosts = Annotated[
@@ -54,11 +63,54 @@ _Hosts = Annotated[
         "--hosts", metavar="A,B", help="For --runtime ssh: hosts that run already, as your ssh knows them."
     ),
 ]
+_Variant = Annotated[
+    str,
+    typer.Option(
+        "--variant",
+        help="How a Slurm job runs the image: bare (the nodes run it already), pyxis, apptainer or podman.",
+    ),
+]
+_ImageFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--image-file", metavar="FILE", help="For Slurm: the image as squashfs or SIF, on every node."
+    ),
+]
+_AsJob = Annotated[
+    str,
+    typer.Option(
+        "--as-job",
+        metavar="KIND",
+        help="Write a job that tests the image by itself, for a target of `launch` such as jobset or slurm; "
+        "`report --from-log` reads its log.",
+    ),
+]
+_Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="DIR", help="Folder for the job. [default: print its only file]"),
+]
+_Overlay = Annotated[
+    Path | None,
+    typer.Option("-f", "--overlay", metavar="FILE", help="YAML to merge into the job's manifest."),
+]
 _Nodes = Annotated[int, typer.Option("--nodes", help="Number of nodes, at least two.")]
 _NprocPerNode = Annotated[int, typer.Option("--nproc-per-node", help="Number of ranks on each node.")]
+_Gpus = Annotated[
+    str,
+    typer.Option(
+        "--gpus",
+        metavar="0,2|all",
+        help="GPUs by number or uuid in nvidia-smi's list: one for each rank, or one for all.",
+    ),
+]
 _Checks = Annotated[
     list[str] | None,
-    typer.Option("--check", metavar="NAME", help="Run only this check; may be repeated."),
+    typer.Option(
+        "--check",
+        metavar="NAME",
+        help="Run only this check; may be repeated.",
+        autocompletion=completion.check,
+    ),
 ]
 _Expect = Annotated[
     list[str] | None,
@@ -66,6 +118,7 @@ _Expect = Annotated[
         "--expect",
         metavar="NAME=VERSION",
         help="A version that must be loaded, such as nccl=2.27.5; may be repeated.",
+        autocompletion=completion.component,
     ),
 ]
 _Patience = Annotated[float, typer.Option("--patience", help="Multiply every time limit by this factor.")]
@@ -90,6 +143,14 @@ _Full = Annotated[
 _Again = Annotated[
     bool, typer.Option("--again", help="Run every check, also those whose earlier results hold.")
 ]
+_Tests = Annotated[
+    Path | None,
+    typer.Option(
+        "--tests",
+        metavar="DIR",
+        help="Also run these pytest files, with testinfra's `host` for every node. [default: the recipe's]",
+    ),
+]
 _Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Also write the JSON report to this file.")
 ]
@@ -106,8 +167,14 @@ def smoke_test(
     mode: _Mode = "auto",
     runtime: _Runtime = "auto",
     hosts: _Hosts = "",
+    variant: _Variant = "",
+    image_file: _ImageFile = None,
+    as_job: _AsJob = "",
+    output: _Output = None,
+    overlay: _Overlay = None,
     nodes: _Nodes = 2,
     nproc_per_node: _NprocPerNode = 1,
+    gpus: _Gpus = "",
     checks: _Checks = None,
     expect: _Expect = None,
     patience: _Patience = 1.0,
@@ -118,6 +185,7 @@ def smoke_test(
     epochs: _Epochs = 1,
     full: _Full = False,
     again: _Again = False,
+    tests: _Tests = None,
     report: _Report = None,
     html: HtmlFile = None,
     junit: JunitFile = None,
@@ -129,34 +197,80 @@ def smoke_test(
     as_json: Json = False,
 ) -> None:
     """Test an image in two containers. Exit code 0: passed, 1: failed, 2: could not run."""
+    if as_job:
+        _require_plain_job(
+            target,
+            {
+                "--runtime": runtime != "auto",
+                "--hosts": hosts,
+                "--mode": mode not in {"auto", "cpu", "multi-gpu"},
+                "--gpus": gpus,
+                "--check": checks,
+                "--expect": expect,
+                "--transport": transport != "any",
+                "--min-busbw": min_busbw,
+                "--scaling": scaling,
+                "--patience": patience != 1.0,
+                "--again": again,
+                "--tests": tests,
+                "--report": report,
+                "--html": html,
+                "--junit": junit,
+                "--attach": attach,
+                "--sign-key": sign_key,
+                "--json": as_json,
+            },
+        )
+        launch(
+            target,
+            target=as_job,
+            nodes=nodes,
+            nproc_per_node=nproc_per_node,
+            variant=variant,
+            image_file=str(image_file or ""),
+            gpus=0 if mode == "cpu" else nproc_per_node if mode == "multi-gpu" else -1,
+            smoke=True,
+            overlay=overlay,
+            output=output,
+            platform=platform,
+            plain_http=plain_http,
+            site=site,
+            store=store,
+        )
+        return
+    if output or overlay:
+        raise InputError("is only for --as-job", where="--output" if output else "--overlay")
     from imagebuilder.host.site import detect
     from imagebuilder.publish import attach as attaching
     from imagebuilder.publish.attest import signing_keys
     from imagebuilder.smoke import report as reports
-    from imagebuilder.smoke.nodes import remote
     from imagebuilder.smoke.run import Watch, run_smoke
     from imagebuilder.smoke.target import Scaling, SmokeOptions, expecting
     from imagebuilder.workflow import named
 
-    nodes_there = remote.checked(hosts) if hosts else ()
+    started, nodes_there = _running_nodes(runtime, hosts, variant, image_file, target, mode)
     options = SmokeOptions(
         mode=cast("Any", mode),
         runtime=cast("Any", runtime),
         nodes=len(nodes_there) or nodes,
         hosts=nodes_there,
+        slurm=started,
         nproc_per_node=nproc_per_node,
+        gpus=tuple(gpus.split(",")) if gpus else (),
         patience=patience,
         only=frozenset(checks or ()),
         transport=cast("Any", transport),
         min_busbw=min_busbw,
         scaling=Scaling(asked=scaling, workload=cast("Any", workload), epochs=epochs, full=full),
         again=again,
+        tests=tests or _named_tests(target),
     )
     _require_attachable(target, attach=attach, partial=bool(checks), signing=sign_key is not None)
     # Before the test, which takes minutes: a wrong key or password must not waste it.
     key = signing_keys.load_private(sign_key, ask_password) if sign_key else None
     where, surroundings = open_store(store), detect(site)
-    found = _smoke_target(target, runtime, where, platform, plain_http, site, nodes_there)
+    source = started.source or target
+    found = _smoke_target(source, runtime, where, platform, plain_http, surroundings, nodes_there)
     found = expecting(found, expect or ())
     watch = Watch(ended=lambda check: err(_row(check)))
     result = run_smoke(found, options, store=where, site=surroundings, watch=watch)
@@ -170,14 +284,58 @@ def smoke_test(
         request = attaching.AttachRequest(image=target, key=key, plain_http=plain_http)
         err(attaching.attach(reports.dumps(result).encode(), request, where, surroundings).told)
     if as_json:
-        out(reports.dumps(result).rstrip("\n"))
+        answer(result)
     else:
         for line in reports.lines(result):
             out(line)
-        if result.passed and target and not named(target).in_registry:
+        if result.passed and target and result.runtime != "slurm" and not named(target).in_registry:
             out(f"next: {_next(target, where, platform, result.runtime)}")
     if not result.passed:
         raise typer.Exit(TestFailure.exit_code)
+
+
+def _running_nodes(
+    runtime: str, hosts: str, variant: str, image_file: Path | None, target: str, mode: str
+) -> tuple[SlurmImage, tuple[str, ...]]:
+    """Find the nodes that run already, and how those of a Slurm job run the image."""
+    from imagebuilder.smoke.nodes import remote, slurm
+    from imagebuilder.smoke.target import SlurmImage
+
+    if runtime != "slurm":
+        if variant or image_file:
+            raise InputError("is only for --runtime slurm", where="--variant" if variant else "--image-file")
+        return SlurmImage(), remote.checked(hosts) if hosts else ()
+    if hosts:
+        raise InputError("Slurm says which nodes there are: leave it out", where="--hosts")
+    gpus = mode != "cpu" and bool(os.environ.get("SLURM_GPUS_ON_NODE"))
+    started = slurm.chosen(variant, image_file, target, gpus=gpus)
+    return started, slurm.allocation(os.environ)
+
+
+def _require_plain_job(target: str, given: Mapping[str, object]) -> None:
+    """Refuse an image that nodes cannot pull, and options that a job which runs by itself does not follow."""
+    from imagebuilder.workflow import named
+
+    if not target or not named(target).in_registry:
+        raise InputError(
+            "name the image as registry.example/team/name@DIGEST: the nodes pull it from there",
+            where="--as-job",
+            hint="push it first: imagebuilder push --candidate RECIPE REPOSITORY",
+        )
+    for option, value in given.items():
+        if value:
+            raise InputError("is not for --as-job", where=option)
+
+
+def _named_tests(target: str) -> Path | None:
+    """Return the folder of tests that a recipe names; None for an image."""
+    from imagebuilder.workflow import named, read_recipe
+
+    word = named(target)
+    if not word.is_recipe:
+        return None
+    tests = read_recipe(word.path)[0].recipe.checks.tests
+    return word.path.parent / tests if tests else None
 
 
 def _row(check: CheckResult) -> str:
@@ -191,7 +349,10 @@ def _next(target: str, store: Store, platform: str, engine: str) -> str:
 
     if last_image(target, store, platform):
         return f"imagebuilder push {target} REGISTRY/NAME"
-    return f"{engine} tag {target} REGISTRY/NAME:TAG && {engine} push REGISTRY/NAME:TAG"
+    return (
+        f"{engine} tag {target} REGISTRY/NAME:TAG && {engine} push REGISTRY/NAME:TAG\n"
+        "      imagebuilder smoke-test REGISTRY/NAME:TAG --attach"
+    )
 
 
 def _require_attachable(target: str, *, attach: bool, partial: bool, signing: bool) -> None:
@@ -217,7 +378,7 @@ def _smoke_target(
     store: Store,
     platform: str,
     plain_http: bool,
-    site: Path | None,
+    site: Site,
     hosts: tuple[str, ...],
 ) -> SmokeTarget:
     """Find the image to test; an image of the store is loaded into the engine first."""
@@ -226,6 +387,8 @@ def _smoke_target(
 
     if runtime == "process":
         return targets.from_environment()
+    if runtime == "slurm":
+        return targets.on_hosts((text,) if text else hosts)
     if hosts:
         if text:
             raise InputError("hosts run already, so no image is started on them", where="--runtime ssh")
@@ -236,21 +399,20 @@ def _smoke_target(
     image = built_image(text, store, platform)
     if image is None:
         return _elsewhere(text, runtime, platform, plain_http, site)
-    reference = load_image(image, store, runtime)
+    reference = load_image(image, store, site, runtime)
     found = targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
     word = named(text)
     gpus = read_recipe(word.path)[0].recipe.hosts.gpus if word.is_recipe else ()
     return replace(found, gpus=gpus)
 
 
-def _elsewhere(text: str, runtime: str, platform: str, plain_http: bool, site: Path | None) -> SmokeTarget:
+def _elsewhere(text: str, runtime: str, platform: str, plain_http: bool, site: Site) -> SmokeTarget:
     """Find an image that is not in the store: in the engine, or in the registry that its name says.
 
     A name with a registry's host means what the registry has now, even if the engine has an older image.
     """
     from imagebuilder.core.reference import DOCKER_HUB, parse
     from imagebuilder.errors import RegistryError
-    from imagebuilder.host.site import detect
     from imagebuilder.publish import tested
     from imagebuilder.smoke import engine as engines
     from imagebuilder.workflow import named
@@ -261,7 +423,7 @@ def _elsewhere(text: str, runtime: str, platform: str, plain_http: bool, site: P
         if not in_registry or (is_there and parse(text).host in {DOCKER_HUB, "localhost"}):
             return engines.look_up(engine, text)
         try:
-            image = tested.find(text, detect(site), platform=platform, plain_http=plain_http)
+            image = tested.find(text, site, platform=platform, plain_http=plain_http)
         except RegistryError as error:
             if not is_there:
                 raise

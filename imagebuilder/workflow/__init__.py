@@ -11,7 +11,7 @@ from imagebuilder.workflow.images import (
     last_images,
     require_in_step,
 )
-from imagebuilder.workflow.locking import LockUpdate, lock_changes, update_lock, update_pins
+from imagebuilder.workflow.locking import LockUpdate, Updated, lock_changes, update_lock, update_pins
 from imagebuilder.workflow.named import Named, named
 from imagebuilder.workflow.plans import (
     LockedRecipe,
@@ -29,6 +29,7 @@ __all__ = [
     "LockUpdate",
     "LockedRecipe",
     "Named",
+    "Updated",
     "built_image",
     "check_recipe",
     "join_images",

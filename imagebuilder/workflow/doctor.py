@@ -22,7 +22,7 @@ from imagebuilder.core import platforms, process
 from imagebuilder.core.progress import human
 from imagebuilder.core.yamlfile import printable
 from imagebuilder.debian import suites
-from imagebuilder.errors import EnvironmentFault, ImagebuilderError
+from imagebuilder.errors import EnvironmentFault, ImagebuilderError, Problem
 from imagebuilder.host import cgroups, emulation, tools
 from imagebuilder.host.site import Site, detect, redact
 from imagebuilder.store import Store
@@ -323,9 +323,9 @@ def _engine() -> Iterator[HostFinding]:
     try:
         with engines.connect("auto") as engine:
             info = engine.client.info()
-            kind, version, gpus = engine.kind, engine.version, engine.offers_gpus
+            kind, version, gpus = engine.kind, engine.version, bool(engine.gpu_routes)
     except EnvironmentFault as error:
-        yield _no_engine(error.problems[0].message, verbs)
+        yield _no_engine(error.problems[0], verbs)
         return
     containerd = "io.containerd" in str(info.get("DriverStatus"))
     yield _ok("engine", f"{kind} {version}, {'containerd' if containerd else 'classic'} image store", verbs)
@@ -340,10 +340,10 @@ def _cgroups() -> Iterator[HostFinding]:
         yield _amiss("cgroups", "warning", detail, ("smoke-test --runtime podman",), hybrid.remedy)
 
 
-def _no_engine(message: str, verbs: tuple[str, ...]) -> HostFinding:
-    socket = Path("/var/run/docker.sock")
-    if os.environ.get("DOCKER_HOST"):
-        remedy = "start the engine that DOCKER_HOST names, or unset it"
+def _no_engine(problem: Problem, verbs: tuple[str, ...]) -> HostFinding:
+    socket, message = Path("/var/run/docker.sock"), problem.message
+    if os.environ.get("DOCKER_HOST") or " context " in message:
+        remedy = problem.hint
     elif socket.exists() and not os.access(socket, os.W_OK):
         remedy = "sudo usermod -aG docker $USER, then sign in again"
     elif shutil.which("dockerd"):
@@ -437,7 +437,10 @@ def _index(site: Site) -> HostFinding:
         solver.solve(question, target)
     except (ImagebuilderError, solver.UnsolvableError) as error:
         hint = error.problems[0].hint if isinstance(error, ImagebuilderError) else ""
-        remedy = hint or "docs/how-to/site.md says how to name an index, a proxy or a CA"
+        remedy = hint or (
+            "write `index:`, `proxies:` or `ca:` into a file for --site "
+            "(`imagebuilder schema --site-file` describes its keys)"
+        )
         return _amiss("package index", "missing", redact(str(error).partition("\n")[0]), verbs, remedy)
     return _ok("package index", "answers", verbs)
 

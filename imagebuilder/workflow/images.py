@@ -129,7 +129,7 @@ def _there(target: str, store: Store) -> Last | None:
     """Return all images in the store of a recipe or a name; None if the target is neither."""
     word = named(target)
     if word.is_recipe:
-        recipe = recipes.load(word.path, catalog.names())
+        recipe = recipes.load(word.path, catalog.own.names(word.path))
         name, images, known = recipe.name, store.images(recipe.name), recipe.platforms
     else:
         # Each build forgets the images for platforms that its recipe no longer has.

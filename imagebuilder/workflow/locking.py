@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagebuilder import catalog
 from imagebuilder import recipe as recipes
-from imagebuilder.catalog import Selection, limits
+from imagebuilder.catalog import Selection, limits, own
 from imagebuilder.core import files, platforms
-from imagebuilder.errors import ConflictError, ImagebuilderError, LockError, Problem
+from imagebuilder.core.yamlfile import printable
+from imagebuilder.errors import ConflictError, ImagebuilderError, InputError, LockError, Problem
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
@@ -20,13 +21,16 @@ from imagebuilder.lock.model import Lock
 from imagebuilder.resolve import filepins
 from imagebuilder.resolve.request import request
 from imagebuilder.store import Store
-from imagebuilder.workflow.plans import plan_of, read_locks, read_recipe, require_agreement
+from imagebuilder.workflow.plans import layer_keys, plan_of, read_locks, read_recipe, require_agreement
 
 if TYPE_CHECKING:
     from imagebuilder.bases.read import Base
     from imagebuilder.image.diff import Side
 
 log = logging.getLogger(__name__)
+
+# Names the Debian packages among the pins that an update is limited to.
+_DEBIAN = "debian"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +55,18 @@ def update_lock(
     """Resolve a recipe and write its lock.
 
     The layers of a base from a registry are downloaded into the store, because their packages decide what to
-    add.
+    add. Catalog files of the site are copied into the recipe's folder.
     """
+    from imagebuilder.host.site import detect
+
+    with own.borrowed(path, detect(site).catalog if site else None) as copies:
+        made = _update_lock(path, site, upgrade, store, tools)
+    return replace(made, notes=(*copies, *made.notes))
+
+
+def _update_lock(
+    path: Path, site: Path | None, upgrade: Collection[str] | None, store: Store, tools: str
+) -> LockUpdate:
     # Late: `check` and `plan` resolve nothing, and should take half a second.
     from imagebuilder.host.site import detect
     from imagebuilder.layers.hints import learn
@@ -66,7 +80,8 @@ def update_lock(
     previous = _previous(path, selection, inputs)
     bases = _bases(selection, inputs, site, store, previous=previous, upgrade=upgrade)
     surroundings = detect(site, distribution=_distribution(selection, bases), tools=tools)
-    made = learn(make_locks(selection, surroundings, previous, upgrade, bases), store)
+    made = make_locks(selection, surroundings, previous, upgrade, bases)
+    made = learn(made, layer_keys(selection, made), store, previous)
     _require_named(selection, made)
     if made != previous:
         lockfile.write(made, lock_path)
@@ -76,9 +91,33 @@ def update_lock(
     return LockUpdate(previous=previous, made=made, notes=tuple(notes))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Updated:
+    """The result of an update.
+
+    Attributes:
+        before, after: the image.
+        moved: old and new value of each pin that moves.
+        left: the other pins, each with the reason.
+
+    """
+
+    before: Side
+    after: Side
+    moved: dict[str, tuple[str, str]]
+    left: dict[str, str]
+
+
 def update_pins(
-    path: Path, site: Path | None, store: Store, *, write: bool, tools: str = ""
-) -> tuple[Side, Side, dict[str, tuple[str, str]]]:
+    path: Path,
+    site: Path | None,
+    store: Store,
+    *,
+    write: bool,
+    tools: str = "",
+    only: Collection[str] = (),
+    patch: bool = False,
+) -> Updated:
     """Move a recipe's pins to the newest versions that work together, and lock again.
 
     Args:
@@ -87,31 +126,33 @@ def update_pins(
         store: knows layers that were already made.
         write: False changes no files.
         tools: where apt runs: see `site.detect`.
-
-    Returns:
-        The image before and after, and the old and new value of each pin that moves.
+        only: the pins to move, and `debian` for the Debian packages; all if empty.
+        patch: move pins within their first two numbers.
 
     Raises:
         ConflictError: no versions work together.
-        InputError: the recipe is wrong, or has a pin in a form that cannot be edited.
+        InputError: the recipe is wrong, has a pin in a form that cannot be edited, or has no such pin.
 
     """
     from imagebuilder.host.site import detect
     from imagebuilder.image import diff
     from imagebuilder.layers.hints import learn
     from imagebuilder.resolve.locking import make_locks
-    from imagebuilder.resolve.newest import newest_for_all
+    from imagebuilder.resolve.newest import Moves, newest_for_all
 
     read = read_locks(path)
     selection, file, project = read.selection, read.file, read.copied.project
+    _require_pinned(only, selection)
+    moves = Moves(only=frozenset(only) if only else None, patch=patch)
     bases = _bases(selection, {}, site, store, previous=file, upgrade=None)
     surroundings = detect(site, distribution=_distribution(selection, bases), tools=tools)
-    pins = newest_for_all(selection, file, surroundings, bases)
+    pins = newest_for_all(selection, file, surroundings, bases, moves)
     was = selection.recipe.pins
     moved = {name: (was[name], new) for name, new in pins.items() if was[name] != new}
     text = recipes.with_pins(path, moved)
     updated = selection.with_pins(pins)
-    made = learn(make_locks(updated, surroundings, file, (), bases), store)
+    made = make_locks(updated, surroundings, file, _packages_to_move(only, file), bases)
+    made = learn(made, layer_keys(updated, made), store, file)
     before = diff.of_plans(
         str(path), [(lock, plan_of(selection, lock, project)) for lock in file.sections], store
     )
@@ -123,7 +164,33 @@ def update_pins(
             files.write(path, text)
         if made != file:
             lockfile.write(made, locks.path_for(path))
-    return before, after, moved
+    stayed = f"the newest {'patch release ' if patch else ''}that works with the other pins"
+    left = {
+        name: moves.stays(name, selection.recipe) or f"{stayed}, within {moves.loosened(value)}"
+        for name, value in was.items()
+        if name not in moved
+    }
+    return Updated(before=before, after=after, moved=moved, left=left)
+
+
+def _require_pinned(names: Collection[str], selection: Selection) -> None:
+    """Refuse to move only what the recipe does not have."""
+    known = [*selection.recipe.pins, _DEBIAN]
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"`{printable(name)}` is not a pin of {selection.recipe.name}",
+                where="--only",
+                hint=f"give one of {', '.join(known)}",
+            )
+
+
+def _packages_to_move(only: Collection[str], file: LockFile) -> Collection[str] | None:
+    """Return the pins and packages to move, as `make_locks` takes them."""
+    if not only:
+        return ()
+    debs = {deb.name for lock in file.sections for deb in lock.debs} if _DEBIAN in only else set[str]()
+    return {*only, *debs} - {_DEBIAN} or None
 
 
 def lock_changes(previous: LockFile | None, made: LockFile) -> list[str]:
@@ -148,9 +215,10 @@ def _with_hidden_clashes(error: ConflictError, path: Path, site: Path | None) ->
     from imagebuilder.host.site import detect
     from imagebuilder.resolve.missing import hidden_clashes
 
-    recipe, places = recipes.read(path, catalog.names())
+    recipe, places = recipes.read(path, own.names(path))
+    components = own.load(path, recipe.pins)
     # Some problems, such as pins that exclude each other, are found with and without the missing pin.
-    found = dict.fromkeys((*error.problems, *hidden_clashes(recipe, places, detect(site))))
+    found = dict.fromkeys((*error.problems, *hidden_clashes(recipe, places, components, detect(site))))
     return ConflictError.of(tuple(found))
 
 
@@ -243,10 +311,13 @@ def _lock_changes(previous: Lock | None, made: Lock) -> list[str]:
         lines = [f"{name} {version}" for name, version in sorted(made.pins.items())]
     else:
         old, new = _versions(previous), _versions(made)
+        every = sorted(old.keys() | new.keys())
+        kinds = Counter(name for name, _ in every)
         lines = [
-            f"{name} {old.get(name, '(none)')} -> {new.get(name, '(gone)')}"
-            for name in sorted(old.keys() | new.keys())
-            if old.get(name) != new.get(name)
+            f"{name}{f' ({kind})' if kind == 'source' or kinds[name] > 1 else ''} "
+            f"{old.get((name, kind), '(none)')} -> {new.get((name, kind), '(gone)')}"
+            for name, kind in every
+            if old.get((name, kind)) != new.get((name, kind))
         ]
     lines += [
         f"override: {item.pin} {item.locked}, though {against}"
@@ -256,9 +327,11 @@ def _lock_changes(previous: Lock | None, made: Lock) -> list[str]:
     return lines
 
 
-def _versions(lock: Lock) -> dict[str, str]:
-    debs = {package.name: package.version for package in lock.installed}
-    if lock.image:
-        debs["base"] = lock.image.digest
-    debs |= {f"{source.name} (source)": source.version for source in lock.sources}
-    return debs | {wheel.name: wheel.version for wheel in lock.wheels}
+def _versions(lock: Lock) -> dict[tuple[str, str], str]:
+    """Return the version of everything in a lock, by name and kind: a wheel is not the Debian package."""
+    return {
+        **({("base", "image"): lock.image.digest} if lock.image else {}),
+        **{(deb.name, "Debian"): deb.version for deb in lock.installed},
+        **{(source.name, "source"): source.version for source in lock.sources},
+        **{(wheel.name, "wheel"): wheel.version for wheel in lock.wheels},
+    }

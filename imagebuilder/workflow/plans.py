@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,16 +12,17 @@ from typing import TYPE_CHECKING
 from imagebuilder import catalog
 from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
-from imagebuilder.catalog import Selection, limits
+from imagebuilder.catalog import Selection, limits, own
 from imagebuilder.core import platforms
 from imagebuilder.errors import InputError, LockError, Problem
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock
-from imagebuilder.plan import NO_PROJECT, Plan, Project
+from imagebuilder.plan import NO_PROJECT, Entry, Plan, Project
 from imagebuilder.plan.rootfs import image_files
 from imagebuilder.recipe import Places, Recipe
+from imagebuilder.recipe.compiled import MOST_PATCH_BYTES
 from imagebuilder.resolve import agreement, filepins
 from imagebuilder.resolve.request import Request, request
 
@@ -77,14 +79,20 @@ class LockedRecipe:
             if platform in {"", name}
         )
 
+    @property
+    def layer_keys(self) -> tuple[tuple[str, ...], ...]:
+        """The keys of the layers that each lock gives."""
+        return layer_keys(self.selection, self.file)
+
     def request(self, platform: str) -> Request:
         """Return the recipe's request to the resolvers, for one platform."""
         return request(self.selection, platform)
 
 
 def _has_files(selection: Selection) -> bool:
-    """Return whether the image holds files of the user's own."""
-    return bool(selection.recipe.copies or selection.recipe.package)
+    """Return whether the recipe names files of the user's own: for the image, or to test it."""
+    recipe = selection.recipe
+    return bool(recipe.copies or recipe.package or recipe.checks.tests)
 
 
 def read_recipe(path: Path, recorded: LockFile | None = None) -> tuple[Selection, Mapping[str, str]]:
@@ -100,9 +108,13 @@ def read_recipe(path: Path, recorded: LockFile | None = None) -> tuple[Selection
         ConflictError: they contradict each other, as far as this is known without an index.
 
     """
-    recipe, places = recipes.read(path, catalog.names())
-    selection = catalog.select(recipe, places, _demands(recipe, path.parent, places, recorded))
-    selection = replace(selection, package=_package(recipe, path.parent, places, recorded))
+    recipe, places = recipes.read(path, own.names(path))
+    selection = replace(
+        catalog.select(recipe, places, own.load(path, recipe.pins)),
+        demands=_demands(recipe, path.parent, places, recorded),
+        package=_package(recipe, path.parent, places, recorded),
+        patches=_patches(recipe, path.parent, places, recorded),
+    )
     requests = {name: request(selection, name) for name in recipe.platforms}
     filepins.require(requests.values())
     return selection, {name: wanted.checksum() for name, wanted in requests.items()}
@@ -117,6 +129,33 @@ def _package(recipe: Recipe, folder: Path, places: Places, recorded: LockFile | 
         found = next((section.project for section in recorded.sections if section.project), None)
         return requirements.Package(name=found.name, requires=found.requires) if found else None
     return requirements.read_package(folder, recipe.package.file, places.of("project"))
+
+
+def _patches(recipe: Recipe, folder: Path, places: Places, recorded: LockFile | None) -> Mapping[str, str]:
+    """Read the recipe's patches; those of a recipe from an image are in its lock."""
+    if recorded is not None:
+        builds = [build for section in recorded.sections for build in section.builds if build.compiled]
+        locked = [patch for build in builds if build.compiled for patch in build.compiled.patches]
+        return {patch.file: patch.text for patch in locked}
+    found = {}
+    for index, entry in enumerate(recipe.compiled):
+        for number, patch in enumerate(entry.patches):
+            from imagebuilder.recipe.requirements.source import open_text  # late: most recipes have no patch
+
+            place = places.of("compile", index, "patches", number)
+            text = open_text(folder, patch.file, place).text
+            if len(text) > MOST_PATCH_BYTES:
+                hint = "is this the right file?"
+                raise InputError(f"`{patch.file}` is far too large for a patch", where=place, hint=hint)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            if digest != patch.sha256:
+                raise InputError(
+                    f"`{patch.file}` is not the patch that the recipe names: its sha256 is {digest}",
+                    where=place,
+                    hint="read the file; if it is right, write this sha256",
+                )
+            found[patch.file] = text
+    return found
 
 
 def _demands(
@@ -193,8 +232,15 @@ def read_locks(path: Path, *, travelled: bool = False) -> LockedRecipe:
 
 
 def _require_same_files(selection: Selection, file: LockFile, path: Path) -> None:
-    """Refuse locks that were made before a requirement file changed, and name the file."""
+    """Refuse locks that were made before a requirement file or a catalog file changed, and name the file."""
+    recorded = selection.recorded
     changed = {
+        str(own.place(path, name)): None
+        for section in file.sections
+        for name in sorted(recorded.keys() & section.catalog.keys())
+        if section.catalog[name] != recorded[name]
+    }
+    changed |= {
         now.file: None
         for name, section in zip(file.platforms, file.sections, strict=True)
         for now, then in zip(selection.demands.get(name, ()), section.requirements, strict=False)
@@ -284,5 +330,16 @@ def require_platform(platform: str, known: Collection[str], where: str) -> None:
 
 def plan_of(selection: Selection, lock: Lock, project: Project = NO_PROJECT) -> Plan:
     """Plan the image of a recipe and its lock, with the files that every image has."""
-    files = image_files(selection.recipe, plans.environment(selection, lock))
-    return plans.plan(selection, lock, files, project)
+    return plans.plan(selection, lock, _image_files(selection, lock), project)
+
+
+def layer_keys(selection: Selection, file: LockFile) -> tuple[tuple[str, ...], ...]:
+    """Return the keys of the layers that each lock gives: all but those of the user's own files."""
+    return tuple(
+        tuple(layer.key for layer in plans.locked_layers(selection, lock, _image_files(selection, lock)))
+        for lock in file.sections
+    )
+
+
+def _image_files(selection: Selection, lock: Lock) -> tuple[Entry, ...]:
+    return image_files(selection.recipe, plans.environment(selection, lock))

@@ -84,10 +84,12 @@ def read_project(recipe: Path, selection: Selection) -> Copied:
 
     """
     copies, package = selection.recipe.copies, selection.recipe.package
-    if not copies and not package:
+    tests = selection.recipe.checks.tests
+    if not copies and not package and not tests:
         return Copied()
     from imagebuilder.layers import project  # late: most recipes copy nothing
 
+    tested = project.find(recipe.parent, tests, selection.places.of("checks", "tests")) if tests else None
     named: list[tuple[str, tuple[str | int, ...]]] = [
         (copy.source, ("copy", number, "from")) for number, copy in enumerate(copies)
     ]
@@ -106,6 +108,7 @@ def read_project(recipe: Path, selection: Selection) -> Copied:
         project=Project(
             checksums=tuple(listing.checksum for listing in listings[: len(copies)]),
             package=listings[-1].checksum if package else "",
+            tests=project.checksum_of_tests(tested) if tested else "",
             revision=f"{commit}-dirty" if commit and changed else commit,
         ),
         folders=tuple(

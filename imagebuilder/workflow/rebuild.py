@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,11 +10,15 @@ from functools import partial
 from pathlib import Path
 
 from imagebuilder.core.progress import Progress
+from imagebuilder.core.reference import parse
 from imagebuilder.engines import embedded
 from imagebuilder.engines.embedded import BuildContext, Built
-from imagebuilder.host.site import Site
+from imagebuilder.host.site import RegistrySite, Site
+from imagebuilder.image import repack
 from imagebuilder.plan import NO_PROJECT, Plan, Project
-from imagebuilder.store import Store, explained
+from imagebuilder.registry.cache import Cache
+from imagebuilder.store import Store, explained, sparse
+from imagebuilder.workflow.sharing import open_cache
 from imagebuilder.workflow.source import RecipeSource
 
 
@@ -40,23 +45,35 @@ def fresh_build(plan: Plan, context: BuildContext) -> Iterator[tuple[Built, Stor
     with context.store.work() as folder:
         fresh = Store(folder / "store")
         downloads = context.store.root / "downloads"
+        for wheel in context.lock.wheels:
+            sparse.fill(context.store, wheel.sha256)  # the empty store has no layers to take the bytes from
         with explained(downloads):
             downloads.mkdir(parents=True, exist_ok=True)
             fresh.root.mkdir()
             (fresh.root / "downloads").symlink_to(downloads.absolute())
-        yield embedded.build(plan, replace(context, store=fresh)), fresh
+        yield embedded.build(plan, replace(context, store=fresh, remake=True)), fresh
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What to build again: a platform's image, and the user's files in it as its labels have them.
+    """What to build again.
 
-    Those files are in folders relative to `folder`.
+    Attributes:
+        platform: the image's.
+        project: the user's files in it, as its labels have them.
+        folder: these files are in folders relative to it.
+        inputs: the repository that keeps what the image was built from; "" for the site's cache.
+        plain_http: speak plain HTTP with that repository's registry if it does not speak TLS.
+        zstd: pack the layers with zstd, as `push --compression zstd` does.
+
     """
 
     platform: str
     project: Project = NO_PROJECT
     folder: Path = Path()
+    inputs: str = ""
+    plain_http: bool = False
+    zstd: bool = False
 
 
 def rebuild(source: RecipeSource, store: Store, site: Site, progress: Progress, target: Target) -> Rebuilt:
@@ -77,10 +94,26 @@ def rebuild(source: RecipeSource, store: Store, site: Site, progress: Progress, 
         progress=progress,
         request=partial(source.request, plan.platform),
         recipe_folder=target.folder,
+        cache=_cache(site, target, progress),
     )
-    with fresh_build(plan, context) as (built, _):
+    started = time.monotonic()
+    with fresh_build(plan, context) as (built, fresh):
+        image = built.image
+        if target.zstd:
+            image = repack.repack(image, fresh).images[image.manifest]
         return Rebuilt(
-            digest=built.image.manifest,
-            layers=tuple(layer.record.digest for layer in built.image.layers),
-            seconds=built.seconds,
+            digest=image.manifest,
+            layers=tuple(layer.record.digest for layer in image.layers),
+            seconds=time.monotonic() - started,
         )
+
+
+def _cache(site: Site, target: Target, progress: Progress) -> Cache | None:
+    """Return the repository to ask first for packages: where the image's are kept, else the site's cache."""
+    if not target.inputs:
+        return open_cache(site, progress.note)
+    host = parse(target.inputs).host
+    own = dict(site.registries).get(host, RegistrySite())
+    plain = replace(own, plain_http=own.plain_http or target.plain_http)
+    others = tuple(item for item in site.registries if item[0] != host)
+    return Cache(target.inputs, replace(site, registries=(*others, (host, plain))), progress.note)

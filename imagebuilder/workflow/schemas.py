@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from imagebuilder import catalog
@@ -16,11 +17,20 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _LISTS = ("apt", "pip", "requirements", "override", "build", "tags", "platforms", "copy")
 
 
-def recipe() -> dict[str, Any]:
-    """Describe a recipe. Its pins are those of the catalog, each with the component's summary."""
+def recipe(folder: Path | None = None) -> dict[str, Any]:
+    """Describe a recipe. Its pins are those of the catalog, each with the component's summary.
+
+    Args:
+        folder: catalog files beside the recipe, whose components are listed too; or None.
+
+    Raises:
+        InputError: one of them is wrong.
+
+    """
     described = Recipe.model_json_schema()
     keys = described["properties"]
-    components = {name: entry for name, entry in catalog.load().items() if name != "python"}
+    known = catalog.own.all_of(folder) if folder else catalog.load()
+    components = {name: entry for name, entry in known.items() if name != "python"}
     version = keys["pins"]["additionalProperties"]
     keys["pins"] |= {
         "additionalProperties": False,
@@ -46,6 +56,11 @@ def recipe() -> dict[str, Any]:
 def site_file() -> dict[str, Any]:
     """Describe a site file."""
     return _titled("site", site.schema())
+
+
+def component() -> dict[str, Any]:
+    """Describe a component's file."""
+    return _titled("component", catalog.Component.model_json_schema())
 
 
 def text(described: dict[str, Any]) -> str:

@@ -7,8 +7,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagebuilder import catalog
 from imagebuilder import recipe as recipes
+from imagebuilder.catalog import own
 from imagebuilder.core import files
 from imagebuilder.errors import InputError
 from imagebuilder.lock import file as lockfile
@@ -75,12 +75,26 @@ class RecipeSource:
 
         """
         with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
-            return recipes.load(self._write(Path(name)), catalog.names()).not_secret
+            path = self._write(Path(name))
+            return recipes.load(path, own.names(path)).not_secret
+
+    def compression(self) -> str:
+        """Return how the recipe wants the layers to be packed at a push.
+
+        Raises:
+            InputError: the recipe is wrong.
+
+        """
+        with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
+            path = self._write(Path(name))
+            return recipes.load(path, own.names(path)).compression
 
     def _write(self, folder: Path) -> Path:
         path = folder / "recipe.yaml"
         path.write_text(self.recipe, encoding="utf-8")
         locks.path_for(path).write_text(self.lock, encoding="utf-8")
+        for section in lockfile.read(locks.path_for(path)).sections:
+            own.write(path, section.catalog)
         return path
 
 
@@ -109,6 +123,19 @@ def find(target: str, image: ImageRecord, store: Store) -> RecipeSource:
     if word.is_recipe and not store.source(image.manifest).exists():
         return of_recipe(word.path)
     return recall(store, image)
+
+
+def compression(target: str, image: ImageRecord, store: Store) -> str:
+    """Return the recipe's `compression:`; for an image's name, that of the recipe as it was built.
+
+    Raises:
+        InputError: the recipe is wrong.
+
+    """
+    word = named(target)
+    if word.is_recipe:
+        return recipes.load(word.path, own.names(word.path)).compression
+    return recall(store, image).compression() if store.source(image.manifest).exists() else "gzip"
 
 
 def remember(store: Store, digest: str, source: RecipeSource) -> None:

@@ -131,7 +131,8 @@ def _installed(component: Component, wheels: Mapping[str, Distribution], debs: M
             if _is_wheel(provider.wheel, name):
                 return _shortened(Version(wheels[name].version).public, parts)
     for provider in component.providers:
-        pattern = provider.apt[0] if provider.apt else ""
+        # Beside a wheel, `apt:` has what the wheel needs.
+        pattern = provider.apt[0] if provider.apt and not provider.wheel else ""
         names = [name for name in debs if catalog.names_package(pattern, name)]
         # Of several compilers, choose the suite's default: the version of its package `gcc`.
         default = debs.get(pattern.partition("{")[0].rstrip("-"), "")

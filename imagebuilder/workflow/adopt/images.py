@@ -41,7 +41,8 @@ _COMPILERS = re.compile(r"cuda-nvcc-[0-9-]+|nvidia-cuda-toolkit|nvidia-cuda-nvcc
 # What to do with packages that are on no index.
 _OWN_CODE = (
     "If it is your own, get its folder: `project: FOLDER` installs the package, and `copy:` copies the files "
-    "(docs/how-to/project.md). A wheel of it can also be put into a wheel folder (docs/how-to/site.md)."
+    "into the image. A wheel of it can also be put into a folder that "
+    "`wheel_folders:` in a file for --site names."
 )
 _SSH_PORT, _FREE_PORT = 22, 2222
 _MOST_VARIABLES = 50
