@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,9 @@ def main() -> None:
         print(f"imagebuilder-metric: accuracy={accuracy:.3f}")
     dist.barrier()
     dist.destroy_process_group()
+    # Threads of gloo go on after DistributedDataParallel, and may abort the process while Python ends.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
