@@ -99,7 +99,7 @@ class Case(Strict):
 
     Attributes:
         broken: how, in words that follow `broken on purpose:`.
-        base: the recipe of the sound image.
+        base: the recipe of the sound image, a shipped one or one of tests/cases/images.
         check: the one that has to fail.
         message: regular expression for one of the messages it fails with.
         remedy: the same for what that message advises.
@@ -108,7 +108,7 @@ class Case(Strict):
     """
 
     broken: str
-    base: Literal["cpu-mpi", "cuda12-torch"]
+    base: Literal["cpu-mpi", "cuda12-torch", "frameworks", "mxnet"]
     check: str
     message: str
     remedy: str = ""
@@ -134,6 +134,12 @@ def names(*, sample: bool = False) -> tuple[str, ...]:
     """Name all cases, or those of the sample."""
     found = sorted(path.parent.name for path in CASES.glob("*/case.yaml"))
     return tuple(name for name in found if not sample or read(name).sample)
+
+
+def recipe(base: str) -> Path:
+    """Return the recipe of a sound image."""
+    own = CASES.parent / "images" / f"{base}.yaml"
+    return own if own.exists() else CASES.parents[2] / "recipes" / f"{base}.yaml"
 
 
 def read(name: str) -> Case:

@@ -88,6 +88,29 @@ class Slurm:
         said = self.run("cat", f"{folder}/slurm-{number}.out", check=False)
         return state, said.stdout + said.stderr
 
+    @contextlib.contextmanager
+    def allocated(self, folder: Path, user: str = "root") -> Iterator[dict[str, str]]:
+        """Lend an allocation of both nodes: variables with which `srun` here is the first node's."""
+        said = self.run("salloc", "--no-shell", "--nodes=2", "--ntasks-per-node=2", user=user).stderr
+        number = said.partition("Granted job allocation ")[2].split()[0]
+        given = {"SLURM_JOB_ID": number, "SLURM_JOB_NODELIST": "node[0-1]"}
+        variables = (f"--env={name}={value}" for name, value in given.items())
+        options = ("exec", "-i", "--user", user, "--workdir", SHARED, *variables)
+        for program in ("srun", "scontrol"):
+            words = shlex.join(("docker", *options, self.nodes[0], "bash", "-lc", f'exec {program} "$@"'))
+            (folder / program).write_text(f'#!/bin/sh\nexec {words} {program} "$@"\n')
+            (folder / program).chmod(0o755)
+        try:
+            yield {**given, "PATH": f"{folder}:{os.environ['PATH']}"}
+        finally:
+            self.run("scancel", number, user=user)
+
+    def left(self) -> list[str]:
+        """List the smoke test's folders and processes on the nodes."""
+        script = "ls -d /tmp/[i]magebuilder-smoke* 2>/dev/null; pgrep -fa '[i]magebuilder-smoke'"
+        said = [docker("exec", node, "sh", "-c", script, check=False).stdout for node in self.nodes]
+        return [line for text in said for line in text.splitlines()]
+
     def _await_nodes(self) -> None:
         ends = time.monotonic() + _START_SECONDS
         while time.monotonic() < ends:

@@ -92,6 +92,10 @@ attempt('hooks', sub {
 }) if '@HOOKS@';
 attempt('folder of the hooks', sub { rename('/imagebuilder', '/aside') && rename('/aside', '/imagebuilder') })
     if '@HOOKS@';
+attempt('packages', sub {
+    my @opened = grep { open my $file, '>>', $_ } glob('/imagebuilder/debs/*'), '/imagebuilder/debs/new';
+    return @opened || symlink('/', '/imagebuilder/debs/link') || rename('/imagebuilder/debs', '/imagebuilder/aside');
+}) if '@HOOKS@';
 if ('@HOOKS@') {
     # The build removes aux-cache in there at the end.
     my $folder = '/var/cache/ldconfig';

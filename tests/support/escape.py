@@ -130,7 +130,7 @@ ATTEMPTS = frozenset(
     }
 )
 # And where a system is installed, against the build that installs it.
-ON_A_BUILD = frozenset({"socket of mmdebstrap", "hooks", "folder of the hooks"})
+ON_A_BUILD = frozenset({"socket of mmdebstrap", "hooks", "folder of the hooks", "packages"})
 # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETFCAP.
 _INSTALLING = sum(1 << number for number in (0, 1, 3, 4, 5, 6, 7, 31))
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from pathlib import Path
 import requests
 
 from imagebuilder.core.process import run
+from imagebuilder.image import layout
 from imagebuilder.registry import Options
 from imagebuilder.registry.credentials import Credentials
 from imagebuilder.registry.upload import PushResult
@@ -106,6 +109,76 @@ def run_pushes(folder: Path, count: int, seed: int) -> Outcome:
             ]
         outcome.faults, outcome.requests = proxy.counts, proxy.requests
     return outcome
+
+
+@dataclass(kw_only=True)
+class Compared:
+    """What came of the same images, pushed by one program through the same faults."""
+
+    program: str
+    pushes: int = 0
+    failed: int = 0
+    wrong: int = 0
+    seconds: float = 0.0
+    requests: int = 0
+
+    def row(self) -> str:
+        """The figures, as a row of a table in Markdown."""
+        return (
+            f"| {self.program} | {self.pushes} | {self.failed} | {self.wrong} | {self.requests:,} "
+            f"| {self.seconds:.0f} |"
+        )
+
+
+def compare(folder: Path, count: int, seed: int) -> list[Compared]:
+    """Push the same images with this program and with skopeo; no registry is killed here."""
+    programs = {
+        "imagebuilder push": None,
+        "skopeo copy": ["skopeo", "copy"],
+        "skopeo copy --retry-times 12": ["skopeo", "copy", "--retry-times", "12"],
+    }
+    return [
+        _compared(folder / str(number), name, words, count, seed)
+        for number, (name, words) in enumerate(programs.items())
+    ]
+
+
+def _compared(folder: Path, name: str, words: list[str] | None, count: int, seed: int) -> Compared:
+    found, chance = Compared(program=name), random.Random(seed)  # noqa: S311  no secret
+    store = Store(folder / "store")
+    (folder / "registry").mkdir(parents=True)
+    with (
+        registry_server(folder / "registry", secure=True) as server,
+        faulty_proxy.serve(server, seed) as proxy,
+    ):
+        for number in range(count):
+            image, place = _image(store, chance, seed, number), folder / "layout"
+            repository = f"soak/repository{chance.randrange(5)}"
+            layout.export(image, store, place)
+            target = f"{proxy.host}/{repository}:n{number}"
+            began = time.monotonic()
+            found.pushes += 1
+            try:
+                if words is None:
+                    push(image, store, target, options=_options(server))
+                else:
+                    run([*words, *_trust(server), f"oci:{place}", f"docker://{target}"], timeout=600)
+            except Exception:  # noqa: BLE001  whatever it is, this push failed
+                found.failed += 1
+                continue
+            finally:
+                found.seconds += time.monotonic() - began
+                shutil.rmtree(place)
+            found.wrong += bool(list(_problems(server, repository, number, image)))
+        found.requests = proxy.requests
+    return found
+
+
+def _trust(server: RegistryServer) -> list[str | Path]:
+    return [
+        *("--format", "oci", "--preserve-digests"),
+        *("--dest-cert-dir", server.folder / "trust", "--dest-creds", f"{USER}:{PASSWORD}"),
+    ]
 
 
 def _options(server: RegistryServer) -> Options:

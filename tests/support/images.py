@@ -65,7 +65,7 @@ def noise(seed: int, size: int) -> bytes:
 
 
 def put_layer(store: Store, files: Mapping[str, bytes]) -> LayerRecord:
-    """Make one layer of files; those whose content begins with `->` become symbolic links."""
+    """Make one layer of files: `->` begins the content of a symbolic link, and programs may be executed."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path, content in files.items():
@@ -74,6 +74,7 @@ def put_layer(store: Store, files: Mapping[str, bytes]) -> LayerRecord:
                 info.type, info.linkname = tarfile.SYMTYPE, content[2:].decode()
             else:
                 info.size = len(content)
+                info.mode = 0o755 if content.startswith(b"\x7fELF") else info.mode
             tar.addfile(info, io.BytesIO(content))
     plain = buffer.getvalue()
     half = len(plain) // 2

@@ -30,9 +30,14 @@ def ran(image: str, target: str, work: Path, end: str, *command: str) -> str:
     process.run(
         (_PROGRAM, "launch", image, "--target", target, *options, "--output", job, "--", *command), timeout=60
     )
-    with pods(image) as played:
+    return played(image, job, work, end)
+
+
+def played(image: str, job: Path, work: Path, end: str) -> str:
+    """Run the pods of a job that is written already; returns what they print, once one prints `end`."""
+    with pods(image) as lent:
         names = [
-            played.start(pod.host, "--shm-size", "1g", *pod.options, command=pod.command)
+            lent.start(pod.host, "--shm-size", "1g", *pod.options, command=pod.command)
             for pod in pods_of(job, work)
         ]
         deadline = time.monotonic() + _SECONDS

@@ -145,6 +145,7 @@ def report_of(image: ImageRecord, *, passed: bool = True) -> Report:
         recipe=image.name,
         lock=image.lock,
         digest=image.manifest,
+        config=image.config,
         reference=f"{image.name}:{image.tag}",
         pins={},
         runtime="docker",

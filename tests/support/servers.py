@@ -123,17 +123,21 @@ def registry_server(folder: Path, *, secure: bool = False) -> Iterator[RegistryS
 
 
 @contextmanager
-def classic_docker(folder: Path) -> Iterator[str]:
-    """A second Docker with the classic image store, on a bridge of its own.
+def classic_docker(folder: Path, cdi: Path | None = None) -> Iterator[str]:
+    """Another Docker with the classic image store, on its own bridge; `cdi`: folder of CDI specifications.
 
     With `--bridge none` it would remove `docker0`, and with it the network of the engine that is there.
     """
     address = folder / "docker.sock"
-    bridge = "ib-classic0"
+    # Both kinds may run at the same time.
+    bridge, subnet = ("ib-cdi0", "172.30.254") if cdi else ("ib-classic0", "172.30.255")
     run(["ip", "link", "delete", bridge], timeout=10, check=False)
     run(["ip", "link", "add", bridge, "type", "bridge"], timeout=10)
-    run(["ip", "address", "add", "172.30.255.1/24", "dev", bridge], timeout=10)
-    (folder / "daemon.json").write_text(json.dumps({"features": {"containerd-snapshotter": False}}))
+    run(["ip", "address", "add", f"{subnet}.1/24", "dev", bridge], timeout=10)
+    settings: dict[str, object] = {"features": {"containerd-snapshotter": False, "cdi": cdi is not None}}
+    if cdi:
+        settings["cdi-spec-dirs"] = [str(cdi)]
+    (folder / "daemon.json").write_text(json.dumps(settings))
     command = [
         "dockerd", "--config-file", str(folder / "daemon.json"), "--data-root", str(folder / "data"),
         "--exec-root", str(folder / "exec"), "--pidfile", str(folder / "docker.pid"),

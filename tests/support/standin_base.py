@@ -91,15 +91,15 @@ def tar_of(files: Mapping[str, bytes | str | None]) -> bytes:
     return out.getvalue()
 
 
-def minimal_debian(cache: Path) -> bytes:
+def minimal_debian(cache: Path, suite: str = SUITE) -> bytes:
     """Give the tar of a minimal Debian: made once, and then kept."""
-    kept = cache / f"{SUITE}-minimal.tar"
+    kept = cache / f"{suite}-minimal.tar"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        draft = cache / f"{SUITE}-draft.tar"
+        draft = cache / f"{suite}-draft.tar"
         command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "mmdebstrap", "--mode=root"]
         options = ["--variant=apt", "--skip=output/dev", '--aptopt=Acquire::Languages "none"']
-        process.run([*command, *options, SUITE, draft], timeout=600, env={"SOURCE_DATE_EPOCH": "0"})
+        process.run([*command, *options, suite, draft], timeout=600, env={"SOURCE_DATE_EPOCH": "0"})
         draft.rename(kept)
     return kept.read_bytes()
 

@@ -6,13 +6,16 @@ import base64
 import gzip
 import hashlib
 import io
+import json
 import random
 import stat
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -125,7 +128,57 @@ def unpack(record: LayerRecord, store: Store) -> dict[str, Unpacked]:
     tar = gzip.decompress(blob)
     assert record.diff_id == f"sha256:{hashlib.sha256(tar).hexdigest()}"
     assert record.unpacked == len(tar)
-    return read_tar(tar)
+    found = read_tar(tar)
+    if record.toc:
+        assert by_table(blob, record.toc) == found
+    return found
+
+
+def by_table(blob: bytes, digest: str) -> dict[str, Unpacked]:
+    """Read a layer as an engine does that fetches single files: footer, table, one gzip member for each file.
+
+    The format is that of docs/estargz.md of the stargz snapshotter; nothing here is ours.
+    """
+    footer = blob[-51:]
+    assert footer[:16] == b"\x1f\x8b\x08\x04\0\0\0\0\0\xff\x1a\0SG\x16\0"
+    assert footer[32:] == b"STARGZ\x01\0\0\xff\xff" + bytes(8)
+    inflate = zlib.decompressobj(31)
+    with tarfile.open(fileobj=io.BytesIO(inflate.decompress(blob[int(footer[16:32], 16) :]))) as tar:
+        (entry,) = tar.getmembers()
+        member = tar.extractfile(entry)
+        assert entry.name == "stargz.index.json"
+        assert member
+        text = member.read()
+    assert inflate.unused_data == footer
+    assert digest == f"sha256:{hashlib.sha256(text).hexdigest()}"
+    table = json.loads(text)
+    root, *rows, landmark = table["entries"]
+    assert table["version"] == 1
+    assert (root["name"], root["type"], root["mode"]) == ("./", "dir", 0o755)
+    assert landmark["name"] == ".no.prefetch.landmark"
+    assert _content(blob, landmark) == b"\x0f"
+    offsets = [row["offset"] for row in rows if row.get("size")]
+    assert offsets == sorted(set(offsets))
+    kinds = {"reg": "file", "dir": "dir", "symlink": "link"}
+    found = {}
+    for row in rows:
+        assert (row["uid"], row["gid"], row["modtime"]) == (0, 0, "1970-01-01T00:00:00Z")
+        data = _content(blob, row) if row["type"] == "reg" else row.get("linkName", "").encode()
+        found[row["name"].rstrip("/")] = Unpacked(kind=kinds[row["type"]], mode=row["mode"], data=data)
+    return found
+
+
+def _content(blob: bytes, row: dict[str, Any]) -> bytes:
+    """Unpack a file from where its member begins; a large file has several members."""
+    data, rest = b"", blob[row.get("offset", 0) :]
+    while len(data) < row.get("size", 0):
+        inflate = zlib.decompressobj(31)
+        data += inflate.decompress(rest)
+        rest = inflate.unused_data
+    data = data[: row.get("size", 0)]
+    if data:
+        assert row["digest"] == row["chunkDigest"] == f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return data
 
 
 def read_tar(tar: bytes) -> dict[str, Unpacked]:

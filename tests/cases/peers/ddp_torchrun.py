@@ -6,6 +6,7 @@ example for `torchrun`, which tells every process who it is through variables:
 
 import argparse
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -69,10 +70,13 @@ def main():
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     try:
         Trainer(arguments.snapshot).train(arguments.epochs)
-        # No rank ends while another still works: threads of gloo that outlive Python abort the process.
+        # No rank ends while another still works.
         dist.barrier()
     finally:
         dist.destroy_process_group()
+    # Threads of gloo go on after DistributedDataParallel, and may abort the process while Python ends.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
