@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import gzip
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +17,9 @@ from imagebuilder import catalog
 from imagebuilder import plan as plans
 from imagebuilder import recipe as recipes
 from imagebuilder.catalog import select
-from imagebuilder.core import yamlfile
+from imagebuilder.core import tarstream, yamlfile
+from imagebuilder.debian import sources as aptsources
+from imagebuilder.debian import versions as debversion
 from imagebuilder.errors import ImagebuilderError, InputError, RegistryError
 from imagebuilder.host import site
 from imagebuilder.lock import file as lockfile
@@ -63,6 +67,11 @@ class Target:
     ready: Callable[[Path], AbstractContextManager[Feed]]
     mutate: Mutate
     commands: frozenset[str] = frozenset()
+
+    @property
+    def exact(self) -> bool:
+        """Whether only its own mutations make inputs that it can read."""
+        return self.mutate is lockedits.edit
 
 
 TARGETS: dict[str, Target] = {}
@@ -121,7 +130,7 @@ def requirement_file(_folder: Path) -> Iterator[Feed]:
         loaded, variables = recipes.Recipe.model_validate(fields), agreement.environment("3.13", "amd64")
         try:
             found = requirements.read(loaded, folder, recipes.Places(recipe="x"), variables)
-            request.request(select(loaded, demands={"linux/amd64": found})).checksum()
+            request.request(dataclasses.replace(select(loaded), demands={"linux/amd64": found})).checksum()
         except ImagebuilderError as error:
             return error
         return None
@@ -179,12 +188,44 @@ def lock_edits(folder: Path) -> Iterator[Feed]:
 
 @_target(lines)
 def component(_folder: Path) -> Iterator[Feed]:
-    folder = ROOT / "imagebuilder" / "catalog"
+    """A component's file: shipped, or beside a recipe, which the stricter reader has to bear."""
+    files = [*(ROOT / "imagebuilder" / "catalog").glob("*.yaml"), *(ROOT / "examples" / "catalog").iterdir()]
+
+    def run(data: bytes, inside: Path) -> None:
+        path = inside / "aws-ofi-nccl.yaml"
+        path.write_bytes(data)
+        with contextlib.suppress(ImagebuilderError):
+            yamlfile.validate(yamlfile.parse(data, "x.yaml"), catalog.Component)
+        found = catalog.own.read(path)
+        recipe = {"name": "x", "base": "debian:trixie", "python": "3.13", "pins": {found.name: "1.0"}}
+        components = {**catalog.load(), found.name: found}
+        chosen = select(recipes.Recipe.model_validate(recipe), components=components)
+        request.request(chosen).checksum()
+        json.loads(json.dumps(chosen.recorded))
+
+    yield Feed(seeds=tuple(path.read_bytes() for path in sorted(files)), run=run)
+
+
+@_target(lines)
+def apt_files(_folder: Path) -> Iterator[Feed]:
+    """Sources of apt in both formats, and paragraphs of a package index, as a base or a mirror has them."""
 
     def run(data: bytes, _folder: Path) -> None:
-        yamlfile.validate(yamlfile.parse(data, "x.yaml"), catalog.Component)
+        text = data.decode("utf-8", "replace")
+        for name in ("x.sources", "x.list"):
+            for found in aptsources.of_file(name, text):
+                _ = found.uri, found.suites, found.components
+        for paragraph in aptsources.paragraphs(text, {"package", "version"}):
+            debversion.upstream(paragraph.get("version", ""))
 
-    yield Feed(seeds=tuple(path.read_bytes() for path in sorted(folder.glob("*.yaml"))), run=run)
+    stanza = b"Types: deb deb-src\nURIs: https://mirror.example/debian\nSuites: trixie trixie-updates\n"
+    seeds = (
+        stanza
+        + b"Components: main\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQ\n\nTypes: deb\n",
+        b"# x\ndeb [signed-by=/x.gpg trusted=yes] https://mirror.example/debian trixie main contrib\n",
+        b"Package: a\nVersion: 1:2.0~rc1-3+b1\nDescription: x\n .\n more\n\nPackage: b\n",
+    )
+    yield Feed(seeds=seeds, run=run)
 
 
 @_target(lines, "apt-config", "uv", "pip")
@@ -265,11 +306,11 @@ def layer(folder: Path) -> Iterator[Feed]:
         blobs = Store(inside / "store")
         digest, _ = blobs.put_bytes(data)
         scan_layer(blobs.blob(digest), search)
-        for member, tar in licences._members(blobs, digest):
-            if member.is_file and member.size < 1 << 20:
-                tar.read()
+        licences.of_layer(blobs, digest)
 
-    yield Feed(seeds=(store.blob(record.digest).read_bytes(),), run=run)
+    packed = store.blob(record.digest).read_bytes()
+    plain = gzip.decompress(packed)
+    yield Feed(seeds=(packed, plain, tarstream.zstd().compress(plain)), run=run)
 
 
 @_target(lines)

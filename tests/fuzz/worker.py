@@ -1,10 +1,10 @@
-"""One target in a process of its own: fed with bad input, and watched.
+"""Targets fed with a number of seeded mutants, and watched: the sample of `make test`. engine.py is for more.
 
-    python -m tests.fuzz.worker TARGET --seed 1 --count 1000 --seconds 60 --keep FOLDER
+    python -m tests.fuzz.worker TARGET... --seed 1 --count 10
 
-prints a line of JSON. What counts as a crash: an exception that is no `ImagebuilderError`, one with the exit
-code of a bug, a message with control characters, more seconds for one input than `PATIENCE`, a file made,
-changed or removed outside of the given folder, a command started, a connection to another host.
+prints a line of JSON for each. What counts as a crash: an exception that is no `ImagebuilderError`, one with
+the exit code of a bug, a message with control characters, more seconds for one input than `PATIENCE`, a file
+made, changed or removed outside of the given folder, a command started, a connection to another host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.fuzz.targets import TARGETS, Target
 PATIENCE = 20.0
 _MEMORY = 4 << 30
 # A mutant may repeat a long line thousands of times; files of gigabytes are what the unit tests have.
-_LARGEST = 4 << 20
+LARGEST = 4 << 20
 _CASES = Path(__file__).resolve().parents[1] / "cases" / "hostile"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _TWO_PATHS = frozenset({"os.rename", "os.link", "os.symlink"})
@@ -51,7 +51,13 @@ class Caught(BaseException):
 
 @dataclasses.dataclass(kw_only=True)
 class Counts:
-    """What came of the inputs of one target; `growth` is memory in bytes over that before the first."""
+    """What came of the inputs of one target.
+
+    Attributes:
+        growth: memory in bytes over that before the first input.
+        reached: edges of bytecode, at the beginning and at the end.
+
+    """
 
     target: str
     inputs: int = 0
@@ -61,6 +67,7 @@ class Counts:
     worst: float = 0.0
     growth: int = 0
     seconds: float = 0.0
+    reached: tuple[int, int] = (0, 0)
     said: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -122,8 +129,8 @@ def _relative_to_a_folder(arguments: tuple[Any, ...]) -> bool:
     )
 
 
-def run(target: Target, seed: int, count: int, seconds: float, keep: Path | None) -> Counts:
-    """Feed a target: what is kept in tests/cases/hostile first, then mutants until count or time is up."""
+def run(target: Target, seed: int, count: int, keep: Path | None) -> Counts:
+    """Feed a target: what is kept in tests/cases/hostile first, then mutants."""
     counts = Counts(target=target.name)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="imagebuilder-fuzz-") as name, target.ready(Path(name)) as feed:
@@ -131,18 +138,16 @@ def run(target: Target, seed: int, count: int, seconds: float, keep: Path | None
         (root / "tmp").mkdir()
         before, tempfile.tempdir = tempfile.tempdir, str(root / "tmp")
         seeds = [*feed.seeds, *corpus(target.name)]
-        watch, size = Watch(target, root), _peak()
+        watch, size = Watch(target, root), peak()
         try:
-            for number in range(max(count, len(seeds)) if not seconds else sys.maxsize):
-                if number >= len(seeds) and seconds and time.monotonic() - began > seconds:
-                    break
+            for number in range(max(count, len(seeds))):
                 rng = random.Random(f"{seed} {target.name} {number}")  # noqa: S311 repeatable test data
                 made = number >= len(seeds)
-                data = target.mutate(rng, rng.choice(seeds), seeds)[:_LARGEST] if made else seeds[number]
-                _one(counts, watch, feed, data, root / "in", keep)
+                data = target.mutate(rng, rng.choice(seeds), seeds)[:LARGEST] if made else seeds[number]
+                one(counts, watch, feed, data, root / "in", keep)
         finally:
             tempfile.tempdir = before
-        counts.growth = max(_peak() - size, 0)
+        counts.growth = max(peak() - size, 0)
     counts.seconds = time.monotonic() - began
     return counts
 
@@ -152,24 +157,26 @@ def corpus(name: str) -> list[bytes]:
     return [path.read_bytes() for path in sorted((_CASES / name).glob("*")) if path.is_file()]
 
 
-def _one(counts: Counts, watch: Watch, feed: Any, data: bytes, folder: Path, keep: Path | None) -> None:
+def one(counts: Counts, watch: Watch, feed: Any, data: bytes, folder: Path, keep: Path | None) -> None:
+    """Give a target one input, and count what came of it."""
     folder.mkdir()
     counts.inputs += 1
-    began = time.monotonic()
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    began = time.process_time()
+    # By the processor's time, because the machine may be busy; one that only waits has ten times as much.
+    _alarms(PATIENCE)
     problem = ""
     try:
         with watch.looking():
             feed.run(data, folder)
         counts.accepted += 1
     except ImagebuilderError as error:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _alarms(0.0)
         counts.refused += 1
         problem = _wrong_message(error)
     except (Caught, Exception) as error:  # noqa: BLE001 - whatever it is, it is what is looked for
         problem = "".join(traceback.format_exception(error)[-6:])
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    counts.worst = max(counts.worst, time.monotonic() - began)
+    _alarms(0.0)
+    counts.worst = max(counts.worst, time.process_time() - began)
     shutil.rmtree(folder)
     if problem:
         counts.crashes += 1
@@ -188,12 +195,27 @@ def _wrong_message(error: ImagebuilderError) -> str:
     return "" if len(text) < 200_000 else f"a message of {len(text)} characters"
 
 
+def _alarms(seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds * 10)
+
+
 def _too_slow(_number: int, _frame: Any) -> None:
     raise Caught(f"took more than {PATIENCE:g} s")
 
 
-def _peak() -> int:
+def peak() -> int:
+    """Return the most memory that this process has had, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def prepare() -> None:
+    """Bound the process's memory and time, and keep warnings off the screen."""
+    signal.signal(signal.SIGALRM, _too_slow)
+    signal.signal(signal.SIGPROF, _too_slow)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    # Warnings of rubbish would fill the screen; making them is part of the test, so the level stays.
+    logging.getLogger().addHandler(logging.NullHandler())
 
 
 def main() -> None:
@@ -202,15 +224,11 @@ def main() -> None:
     parser.add_argument("targets", nargs="+", choices=sorted(TARGETS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
-    signal.signal(signal.SIGALRM, _too_slow)
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    # Warnings of rubbish would fill the screen; making them is part of the test, so the level stays.
-    logging.getLogger().addHandler(logging.NullHandler())
+    prepare()
     for name in given.targets:
-        counts = run(TARGETS[name], given.seed, given.count, given.seconds, given.keep)
+        counts = run(TARGETS[name], given.seed, given.count, given.keep)
         sys.stdout.write(json.dumps(dataclasses.asdict(counts)) + "\n")
         sys.stdout.flush()
 

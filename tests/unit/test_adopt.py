@@ -84,7 +84,8 @@ def written(folder: Path, files: Files, platform: str = "linux/amd64", **config:
 VENV = "opt/venv/lib/python3.13/site-packages"
 OWN = (
     "If it is your own, get its folder: `project: FOLDER` installs the package, and `copy:` copies the files "
-    "(docs/how-to/project.md). A wheel of it can also be put into a wheel folder (docs/how-to/site.md)."
+    "into the image. A wheel of it can also be put into a folder that "
+    "`wheel_folders:` in a file for --site names."
 )
 
 
@@ -147,6 +148,8 @@ def test_mpi_compilers_and_packages_by_apt(tmp_path: Path) -> None:
         package("gcc-14", "14.2.0-19"),
         package("gcc-12", "12.4.0-1"),
         package("openssh-server", "1:10.0p1-7"),
+        # MXNet's wheel needs it, and so do others.
+        package("libgomp1", "14.2.0-19"),
         package("git", "1:2.47", Depends="virtual-perl"),
         package("perl", Provides="virtual-perl (= 5)"),
         package("vim", Recommends="vim-runtime", Priority="important"),
@@ -175,7 +178,7 @@ def test_mpi_compilers_and_packages_by_apt(tmp_path: Path) -> None:
     )
     assert recipe.pins == {"gcc": "14", "openmpi": "5.0.7"}
     # Of the two that need each other, one is enough.
-    assert recipe.apt == ("build-essential", "gcc-12", "git", "one", "vim")
+    assert recipe.apt == ("build-essential", "gcc-12", "git", "libgomp1", "one", "vim")
     assert (recipe.ssh.user, recipe.workdir, recipe.command) == ("root", "/workspace", ())
     assert notes == (
         "- Packages installed because others recommend them: vim-runtime. A recipe installs no recommended "
@@ -258,14 +261,14 @@ def test_cuda_and_nccl_by_nvidia_s_packages(tmp_path: Path) -> None:
 def test_a_cuda_that_the_catalog_does_not_have(tmp_path: Path) -> None:
     files = {
         **dist(VENV, "torch", "2.1.0"),
-        **dist(VENV, "nvidia_cuda_runtime_cu11", "11.8.89", requested=False),
-        **dist(VENV, "nvidia_nccl_cu11", "2.19.3", requested=False),
+        **dist(VENV, "nvidia_cuda_runtime_cu10", "10.2.89", requested=False),
+        **dist(VENV, "nvidia_nccl_cu10", "2.19.3", requested=False),
     }
-    recipe, notes = written(tmp_path, files, Env=["CUDA_VERSION=11.8.0"])
-    assert recipe.pins == {"cuda": "12", "torch": "2.1.0"}
+    recipe, notes = written(tmp_path, files, Env=["CUDA_VERSION=10.2.0"])
+    assert recipe.pins == {"cuda": "11", "torch": "2.1.0"}
     assert notes == (
-        "- CUDA runtime libraries (cuda 11.8): the catalog has cuda 12 and 13, so 12 is pinned; packages "
-        "for cuda 11 are left out."
+        "- CUDA runtime libraries (cuda 10.2): the catalog has cuda 11 and 12 and 13, so 11 is pinned; "
+        "packages for cuda 10 are left out."
     )
 
 
@@ -580,7 +583,7 @@ class FakeEngine:
 def with_engine(patch: pytest.MonkeyPatch, client: FakeEngine) -> None:
     @contextlib.contextmanager
     def connect(_: str) -> Iterator[Engine]:
-        offered = {"version": "1", "cores": 1, "memory_bytes": 1, "offers_gpus": False}
+        offered = {"version": "1", "cores": 1, "memory_bytes": 1}
         yield Engine(client=client, kind="docker", **offered)  # type: ignore[arg-type]
 
     patch.setattr(engines, "connect", connect)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from imagebuilder.lock import file as lockfile
 from imagebuilder.publish.attest import age, bundle, publish, published
 from imagebuilder.registry import Client, Options, parse
 from imagebuilder.registry.credentials import ANONYMOUS
@@ -17,7 +19,10 @@ from imagebuilder.store import ImageRecord, Store
 from tests.support.fake_registry import FakeRegistry, Handler, serve
 from tests.support.proven import put_proven
 from tests.support.pushing import push
+from tests.unit import samples
 
+# What the lock of recipes/cpu-mpi.yaml says.
+CREATED = lockfile.read(samples.RECIPES / "cpu-mpi.lock").sections[0].created
 OPTIONS = Options(session=requests.Session(), credentials=ANONYMOUS, attempts=1)
 
 
@@ -80,27 +85,29 @@ def test_of_the_store(store: Store) -> None:
     assert age.of_store(image, store) is None
 
 
-def test_who_is_asked_in_which_order(
-    registry: FakeRegistry, store: Store, dated: Dated, tmp_path: Path
-) -> None:
+def test_who_is_asked_in_which_order(registry: FakeRegistry, store: Store, dated: Dated) -> None:
     client, image = pushed(registry, store, 1_600_000_000)
-    empty = Store(tmp_path / "empty")
     for place, digest in (("manifests", image.manifest), ("blobs", image.config)):
         dated.stamps = {f"{place}/{digest}": "Tue, 14 Nov 2023 22:13:20 GMT"}
-        found = told(client, empty)
+        found = told(client, store)
         assert found is not None
         assert found.time == "2023-11-14T22:13:20Z"
         assert found.source.startswith(f"when its {'manifest' if place == 'manifests' else 'config'} arrived")
     dated.stamps = {}
-    found = told(client, empty)
+    found = told(client, store)
     assert found is not None
     assert (found.time, found.source) == ("2020-09-13T12:26:40Z", "the time that its documents claim")
 
 
-def test_nobody_knows_but_this_host(registry: FakeRegistry, store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("created", ["1970-01-01T00:00:00Z", ["x"], None])
+def test_of_an_image_without_a_date_this_host_may_know(
+    registry: FakeRegistry, store: Store, created: object, tmp_path: Path
+) -> None:
     client, image = pushed(registry, store, 0)
-    assert told(client, Store(tmp_path / "empty")) is None
-    found = told(client, store)
+    read = published.read(client)
+    bare = dataclasses.replace(read, config={**read.config, "created": created})
+    assert age.of_registry(client, bare, Store(tmp_path / "empty")) is None
+    found = age.of_registry(client, bare, store)
     assert found is not None
     assert found.source == "when this host tested the same image"
     assert store.report(image.manifest).exists()
@@ -116,12 +123,12 @@ def test_nobody_knows_but_this_host(registry: FakeRegistry, store: Store, tmp_pa
         "x" * 9000,
     ],
 )
-def test_dates_that_are_none(
-    registry: FakeRegistry, store: Store, dated: Dated, stamp: str, tmp_path: Path
-) -> None:
+def test_dates_that_are_none(registry: FakeRegistry, store: Store, dated: Dated, stamp: str) -> None:
     client, _ = pushed(registry, store, 0)
     dated.stamps = {"manifests/": stamp, "blobs/": stamp}
-    assert told(client, Store(tmp_path / "empty")) is None
+    found = told(client, store)
+    assert found is not None
+    assert (found.time, found.source) == (CREATED, "the time that its config claims")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ def test_no_report_is_no_document(store: Store, image: ImageRecord, source: Reci
 
 def test_a_report_of_another_image_is_refused(store: Store, image: ImageRecord, source: RecipeSource) -> None:
     path = store.report(image.manifest)
-    path.write_text(path.read_text().replace(image.manifest, f"sha256:{'0' * 64}"))
+    other = f"sha256:{'0' * 64}"
+    path.write_text(path.read_text().replace(image.manifest, other).replace(image.config, other))
     with pytest.raises(InputError, match="another image"):
         bundle.documents(image, store, source)
 

@@ -20,6 +20,8 @@ from imagebuilder import __version__
 from imagebuilder.cli import app
 from imagebuilder.core import documents
 from imagebuilder.errors import InputError, RegistryError
+from imagebuilder.host.site import Site
+from imagebuilder.image import oci
 from imagebuilder.plan import Project
 from imagebuilder.publish.attest import (
     bundle,
@@ -31,20 +33,22 @@ from imagebuilder.publish.attest import (
     verification,
 )
 from imagebuilder.publish.attest.verification import Verification, VerifyTask
-from imagebuilder.publish.verify import rebuild_check
+from imagebuilder.publish.verify import Verified, VerifyRequest, rebuild_check, verify
 from imagebuilder.registry import Client, Options, artefacts, parse, reader
 from imagebuilder.registry.credentials import ANONYMOUS
 from imagebuilder.registry.reader import OCI_INDEX, OCI_MANIFEST
+from imagebuilder.smoke import report as reports
 from imagebuilder.store import ImageRecord, Store
 from imagebuilder.workflow.project import Copied, CopiedFolder
 from imagebuilder.workflow.rebuild import Rebuilt
 from imagebuilder.workflow.source import RecipeSource
 from tests.support.fake_registry import FakeRegistry, serve
-from tests.support.proven import put_proven
+from tests.support.proven import put_proven, report_of
 from tests.support.pushing import push
 
 pytestmark = pytest.mark.slow
 
+OCI_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER = ec.generate_private_key(ec.SECP256R1())
 OPTIONS = Options(session=requests.Session(), credentials=ANONYMOUS, attempts=3, pause=0.01)
@@ -273,7 +277,7 @@ def other_recipe(document: Any) -> None:
 
 
 def other_report(document: Any) -> None:
-    document["digest"] = f"sha256:{'0' * 64}"
+    document["digest"] = document["config"] = f"sha256:{'0' * 64}"
 
 
 def lying_report(document: Any) -> None:
@@ -622,7 +626,9 @@ def test_the_command_that_verifies(world: World, tmp_path: Path) -> None:
     assert "these gates were waived when the image was pushed: untested" in err
     code, out, _ = command("verify", name, "--key", written(tmp_path, OTHER), *store, "--json")
     found = json.loads(out)
-    assert (code, found["passed"], found["digest"]) == (1, False, world.image.manifest)
+    assert (code, found["ok"], found["error"]) == (1, False, {"code": 1, "problems": []})
+    (image,) = found["result"]["images"]
+    assert (image["passed"], image["digest"]) == (False, world.image.manifest)
     # Nothing is ever made from a recipe that the key did not sign.
     code, out, _ = command("verify", name, "--key", tmp_path / "cosign.pub", "--rebuild", *store)
     assert (code, "there is no recipe and lock to build it from" in out) == (1, True)
@@ -634,8 +640,10 @@ def test_a_rebuild_proves_an_image_by_its_digest(world: World) -> None:
     asked: list[tuple[str, str]] = []
 
     def check(digest: str) -> tuple[str, str]:
-        def rebuild(_: RecipeSource, platform: str, distribution: str, project: Project) -> Rebuilt:
-            assert project == Project()
+        def rebuild(
+            _: RecipeSource, platform: str, distribution: str, project: Project, kept: str, zstd: bool
+        ) -> Rebuilt:
+            assert (project, kept, zstd) == (Project(), "", False)
             asked.append((platform, distribution))
             layers = (image.manifest.layers[0].digest, f"sha256:{64 * '1'}")
             return Rebuilt(digest=digest, layers=layers, seconds=1.5)
@@ -709,3 +717,118 @@ def test_the_command_that_inspects_the_store(world: World) -> None:
     assert "openmpi 5.0.7" in out
     with pytest.raises(InputError, match="not an image in the store"):
         CliRunner().invoke(app, ["inspect", "nothing-here"], catch_exceptions=False)
+
+
+def derive(world: World, change: Callable[[dict[str, Any], dict[str, Any]], None] | None = None) -> str:
+    """Put an image of `FROM` the pushed one and two steps into another repository, with a report on it.
+
+    `change` gets config and manifest.
+    """
+    repository, shop = "team/mytrain", world.registry
+    manifest = json.loads(shop.manifests["team/cpu", world.image.manifest][1])
+    config = json.loads(shop.blobs["team/cpu", manifest["config"]["digest"]])
+    layer = b"a layer of somebody else's"
+    digest = documents.digest_of(layer)
+    config["history"] += [
+        {"created_by": "RUN pip install mytrain", "created": "2026-01-01T00:00:00Z"},
+        {"created_by": "ENV A=1", "empty_layer": True},
+    ]
+    config["rootfs"]["diff_ids"].append(digest)
+    manifest["layers"].append({"mediaType": OCI_LAYER, "digest": digest, "size": len(layer)})
+    if change:
+        change(config, manifest)
+    data = json.dumps(config).encode()
+    manifest["config"] |= {"digest": documents.digest_of(data), "size": len(data)}
+    for blob in (layer, data):
+        shop.blobs[repository, documents.digest_of(blob)] = blob
+    for entry in manifest["layers"]:
+        shop.blobs.setdefault(
+            (repository, entry["digest"]), shop.blobs.get(("team/cpu", entry["digest"]), b"")
+        )
+    raw = json.dumps(manifest).encode()
+    name = documents.digest_of(raw)
+    shop.manifests[repository, name] = (OCI_MANIFEST, raw)
+    report = report_of(dataclasses.replace(world.image, manifest=name))
+    attached = bundle.ImageDocument(
+        kind=bundle.REPORT, files={bundle.REPORT.files[0][0]: reports.dumps(report).encode()}
+    )
+    subject = reader.Descriptor(media_type=OCI_MANIFEST, digest=name, size=len(raw))
+    client = Client(parse(f"{world.registry.host}/{repository}"), OPTIONS, "pull,push")
+    artefacts.attach(client, [attached.artefact(subject)])
+    return f"{world.registry.host}/{repository}@{name}"
+
+
+def verify_derived(world: World, image: str, base: str = "") -> Verified:
+    request = VerifyRequest(target=image, base=base)
+    return verify(request, world.store, Site())
+
+
+def test_a_derived_image_is_not_verified_without_its_base(world: World) -> None:
+    world.push(None)
+    found = verify_derived(world, derive(world))
+    assert not found.passed
+    (result,) = found.images
+    assert statuses(result) == {
+        "signature": "not checked",
+        "base": "failed",
+        "report": "passed",
+        "layers": "passed",
+    }
+    assert detail(result, "base") == (
+        "derived from cpu-mpi, 2 steps on top: RUN pip install mytrain; ENV A=1; name the image below as "
+        "--base REPOSITORY@DIGEST"
+    )
+
+
+def test_a_derived_image_is_verified_with_its_base(world: World) -> None:
+    world.push(None)
+    base = f"{world.repository}@{world.image.manifest}"
+    below, result = verify_derived(world, derive(world), base).images
+    assert (below.passed, result.passed) == (True, True)
+    assert below.reference == base
+    assert detail(result, "base") == f"12 layers of {base}, 2 steps on top: RUN pip install mytrain; ENV A=1"
+    world.remove(bundle.PROVENANCE)
+    assert not verify_derived(world, derive(world), base).passed
+
+
+def other_layers(config: dict[str, Any], _manifest: dict[str, Any]) -> None:
+    config["rootfs"]["diff_ids"][3] = "sha256:" + "0" * 64
+
+
+def other_pins(config: dict[str, Any], _manifest: dict[str, Any]) -> None:
+    config["config"]["Labels"]["org.imagebuilder.pin.openmpi"] = "6.0.0"
+
+
+def weaker_demands(config: dict[str, Any], _manifest: dict[str, Any]) -> None:
+    config["config"]["Labels"]["org.imagebuilder.proof"] = "{}"
+
+
+def hidden_steps(config: dict[str, Any], _manifest: dict[str, Any]) -> None:
+    for row in config["history"][-2:]:
+        row["created_by"] = oci.CREATED_BY + "more settings"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (other_layers, "its lower layers are not those of "),
+        (other_pins, "its labels differ from its base's: org.imagebuilder.pin.openmpi"),
+        (weaker_demands, "its labels differ from its base's: org.imagebuilder.proof"),
+    ],
+)
+def test_a_derived_image_that_is_not_what_it_says(
+    world: World, change: Callable[[dict[str, Any], dict[str, Any]], None], said: str
+) -> None:
+    world.push(None)
+    found = verify_derived(world, derive(world, change), f"{world.repository}@{world.image.manifest}")
+    assert not found.passed
+    assert detail(found.images[-1], "base").startswith(said)
+
+
+def test_steps_under_our_name_need_our_documents(world: World) -> None:
+    world.push(None)
+    image = derive(world, hidden_steps)
+    (result,) = verify_derived(world, image).images
+    assert statuses(result)["source"] == "failed"
+    with pytest.raises(InputError, match="so it has no such base"):
+        verify_derived(world, image, f"{world.repository}@{world.image.manifest}")

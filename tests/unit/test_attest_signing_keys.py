@@ -135,4 +135,5 @@ def test_without_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(EnvironmentFault, match="cryptography") as refused:
         signing_keys.load_public(tmp_path / "a.pub")
-    assert "imagebuilder[sign]" in str(refused.value)
+    assert refused.value.problems[0].hint.startswith("run: uv pip install --python ")
+    assert refused.value.problems[0].hint.endswith("[sign]'")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import profiles
+from bench import cache, profiles
 from bench.sidebyside import goals, limits, samples, tables, variants
 from bench.sidebyside.meter import metered
 from bench.sidebyside.samples import Run, Sample
@@ -154,3 +154,27 @@ def test_stacks_that_differ_in_lines_only_are_one() -> None:
     folded = "main (a.py:1);work (b.py:2) 600\nmain (a.py:9);work (b.py:7) 399\nrare (c.py:1) 1\n"
     assert profiles.short(folded) == "main (a.py);work (b.py) 999\n"
     assert profiles.top(folded).splitlines()[0] == " 99.9%  main (a.py)"
+
+
+def test_the_cache_s_table_is_in_order_and_its_log_is_read() -> None:
+    rows = [
+        cache.Sample(work=work, side=side, seconds=2.0, given=1000, received=2, pushed=3, changed=4)
+        for work in ("other-nccl", "nothing")
+        for side in ("imagebuilder", "plain")
+    ]
+    lines = cache.table(rows).splitlines()[2:]
+    assert [line.split(" | ")[:2] for line in lines] == [
+        ["| nothing changed", "plain"],
+        ["| nothing changed", "imagebuilder"],
+        ["| another NCCL", "plain"],
+        ["| another NCCL", "imagebuilder"],
+    ]
+    assert lines[0].endswith("| 2.0 s | 1.0 kB | 2 B | 3 B | 4 B |")
+    log = """127.0.0.1 - - [23/Nov/2026:04:03:56 +0000] "{}" {} "" "buildkit/v0.0-dev"\n"""
+    said = [
+        ("GET /v2/cache/blobs/sha256:fd0d HTTP/1.1", "200 1096"),
+        ("GET /v2/cache/blobs/sha256:fd0d HTTP/1.1", "206 10"),
+        ("GET /v2/cache/blobs/sha256:abcd HTTP/1.1", "404 99"),
+        ("HEAD /v2/cache/manifests/latest HTTP/1.1", "200 1222"),
+    ]
+    assert cache.given("".join(log.format(*line) for line in said)) == 1106

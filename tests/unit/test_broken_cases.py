@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
@@ -32,8 +33,23 @@ def test_the_documentation_tells_of_every_case_how_it_was_caught() -> None:
     assert dict(found) == {name: broken.read(name).check for name in broken.names()}
 
 
+def test_the_documentation_has_each_case_s_name_and_a_message_that_the_case_wants() -> None:
+    table = PAGE.read_text().partition(broken.BEGIN)[2].partition(broken.END)[0]
+    rows = re.findall(
+        r"^\| \[(.+)\]\(.+/([a-z0-9-]+)/case\.yaml\) \| `.+?` \| (.+) \| [0-9.]+ \|$", table, re.MULTILINE
+    )
+    wrong = [
+        name
+        for title, name, message in rows
+        if title != broken.read(name).broken
+        or not re.search(broken.read(name).message, html.unescape(message))
+    ]
+    assert (len(rows), wrong) == (len(broken.names()), [])
+
+
 def test_every_check_that_runs_without_a_gpu_has_a_case() -> None:
-    on_gpus_or_asked_for = {"transport", "nccl-tests", "scaling"}
+    # own-tests runs files of this host: tests/unit/test_own_tests.py has those that fail.
+    on_gpus_or_asked_for = {"transport", "nccl-tests", "scaling", "own-tests"}
     caught_by = {broken.read(name).check for name in broken.names()}
     assert caught_by | on_gpus_or_asked_for == {check.name for check in CHECKS}
     assert len(broken.names()) >= 20

@@ -16,7 +16,7 @@ from imagebuilder.host.site import Site
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
-from imagebuilder.lock.model import Build, Deb, Source
+from imagebuilder.lock.model import Archives, Build, Deb, Source
 from imagebuilder.plan import BuiltLayer
 from imagebuilder.plan.render import render
 from imagebuilder.resolve import debian
@@ -46,6 +46,7 @@ Directory: pool/main/o/openmpi
 IMAGE = (samples.deb("apt"), samples.deb("libc6", "2.41-12"))
 GCC = samples.deb("gcc").model_copy(update={"sha256": "e" * 64})
 RECIPE = samples.recipe(pins={"openmpi": "5.0"}, build=("openmpi",))
+ARCHIVED = "2026-11-21T00:53:03Z"
 
 
 def source(version: str, suite: str) -> Source:
@@ -62,13 +63,15 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
     """Versions of Open MPI's source by suite; a test may change them."""
     offered = {"bookworm": ("4.1.4-3",), "trixie": ("5.0.6-1", "5.0.7-1")}
 
-    def source_packages(_request: Request, _name: str, suite: str, _site: Site) -> tuple[Source, ...]:
+    def source_packages(
+        _request: Request, _name: str, suite: str, _site: Site
+    ) -> tuple[tuple[Source, ...], Archives]:
         if suite == "sid":
             raise FetchError("the package index of debian sid could not be fetched")
-        return tuple(source(version, suite) for version in offered[suite])
+        return tuple(source(version, suite) for version in offered[suite]), {suite: ARCHIVED}
 
     monkeypatch.setattr(debian, "source_packages", source_packages)
-    monkeypatch.setattr(debian, "resolve_root", lambda *_: (*IMAGE, GCC))
+    monkeypatch.setattr(debian, "resolve_root", lambda *_: ((*IMAGE, GCC), {"trixie": ARCHIVED}))
     return offered
 
 
@@ -97,6 +100,7 @@ def test_the_newest_source_that_fits_is_taken_and_only_its_own_packages_are_adde
 def test_a_version_of_another_suite_is_compiled_in_the_base_s_own_packages() -> None:
     build = resolve(samples.recipe(pins={"openmpi": "4.1.4"}, build=("openmpi",)))
     assert build.sources[0].suite == "bookworm"
+    assert build.archives == {"bookworm": ARCHIVED, "trixie": ARCHIVED}
 
 
 def test_a_version_that_no_suite_has_comes_with_those_there_are() -> None:
@@ -161,7 +165,7 @@ def test_an_sdist_comes_with_the_wheels_that_build_it(index: Site) -> None:
 
 def test_an_sdist_with_other_bytes_than_the_locked_ones_is_refused(index: Site) -> None:
     wanted = Source(name="mpi4py", version="4.1.1", file="mpi4py-4.1.1.tar.gz", size=1, sha256="0" * 64)
-    with pytest.raises(FetchError, match="or other bytes under that name"):
+    with pytest.raises(FetchError, match="or has other bytes under that name"):
         locate_sdists((wanted,), "3.13", "2.41", index)
 
 

@@ -64,13 +64,15 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     for file in ("source", "deb"):
         (tmp_path / file).write_bytes(b"")
 
-    def hand_in(_layer: OsLayer, _files: object, folder: Path, *_tools: object) -> None:
+    def hand_in(_layer: OsLayer, _files: object, folder: Path, *_tools: object) -> int:
         (folder / HANDED / "hooks").mkdir(parents=True)
+        return 0
 
     monkeypatch.setattr(built, "hand_in", hand_in)
 
     def run(planned: BuiltLayer, add: Callable[[tarfile.TarFile], None]) -> dict[str, Unpacked]:
-        def in_root(_layer: OsLayer, _sandbox: Sandbox, hooks: Sequence[str]) -> None:
+        def in_root(_layer: OsLayer, _sandbox: Sandbox, hooks: Sequence[str], memory: int) -> None:
+            assert memory
             with tarfile.open(shlex.split(hooks[-1])[-1], "w") as tar:
                 add(tar)
 

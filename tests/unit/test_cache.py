@@ -7,8 +7,11 @@ import pytest
 
 from imagebuilder import cli
 from imagebuilder.core.progress import no_advance
+from imagebuilder.engines import steps
 from imagebuilder.errors import InputError, StoreError
+from imagebuilder.plan import WheelLayer
 from imagebuilder.store import EMPTY_LAYER, ImageLayer, ImageRecord, LayerRecord, Store, cache
+from imagebuilder.workflow import read_plans
 
 
 @pytest.fixture
@@ -140,7 +143,7 @@ def test_a_dry_run_tells_what_would_go_and_leaves_it(store: Store) -> None:
     assert cache.prune(store) == told
 
 
-@pytest.mark.parametrize("words", [(), ("--all", "--keep", "1GB")])
+@pytest.mark.parametrize("words", [(), ("--all", "--keep", "1GB"), ("--keep", "1GB", "--keep-recipe", "x")])
 def test_prune_asks_how_much(
     store: Store,
     words: tuple[str, ...],
@@ -152,8 +155,77 @@ def test_prune_asks_how_much(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == InputError.exit_code
-    assert "give --keep SIZE, e.g. --keep 20GB, or --all" in capsys.readouterr().err
+    assert "give --keep SIZE, e.g. --keep 20GB, or --keep-recipe RECIPE, or --all" in capsys.readouterr().err
     assert store.image("demo") is not None
+
+
+def test_what_recipes_need_stays_and_nothing_else(store: Store) -> None:
+    shared, own, other = (add_layer(store, number) for number in (1, 2, 3))
+    kept = add_image(store, "kept", shared)
+    add_image(store, "other", shared, other)
+    wanted, unwanted = add_download(store, 8), add_download(store, 9)
+    needed = cache.Needed(
+        images=frozenset({"kept"}), layers=frozenset({f"{2:064x}"}), downloads=frozenset({wanted.name})
+    )
+    told = cache.prune_to(store, needed, dry_run=True)
+    assert unwanted.exists()
+    # The other image's layer, manifest and config, and a download.
+    assert told.files == 4
+    assert cache.prune_to(store, needed) == told
+    assert store.image("kept") == kept
+    assert store.image_names() == ("kept",)
+    assert store.layer_keys() == (f"{1:064x}", f"{2:064x}")
+    assert [store.has_blob(layer.digest) for layer in (shared, own, other)] == [True, True, False]
+    assert (wanted.exists(), unwanted.exists()) == (True, False)
+    with store.in_use(), pytest.raises(StoreError, match="in use by a running build"):
+        cache.prune_to(store, needed)
+
+
+def test_a_recipe_needs_the_downloads_of_layers_that_are_not_made(store: Store) -> None:
+    ((lock, plan),) = read_plans(Path(__file__).parents[2] / "recipes" / "cpu-mpi.yaml")
+    needed = steps.needed([plan], store)
+    assert needed.images == {"cpu-mpi"}
+    assert needed.downloads == {package.sha256 for package in lock.files}
+    missing = next(layer for layer in plan.layers if isinstance(layer, WheelLayer))
+    for layer in plan.layers:
+        if layer != missing:
+            store.put_layer(layer.key, EMPTY_LAYER)
+    assert steps.needed([plan], store).downloads == {wheel.sha256 for wheel in missing.wheels}
+
+
+def test_shares_tell_what_each_recipe_has_alone(store: Store) -> None:
+    shared, own = add_layer(store, 1), add_layer(store, 2, 500)
+    add_layer(store, 3, 70)
+    texts = {name: len(f"config {name}manifest {name}") for name in ("a", "b")}
+    add_image(store, "a", shared, own)
+    add_image(store, "b", shared)
+    assert cache.shares(store) == (
+        (
+            cache.Share(recipe="a", bytes=1500 + texts["a"], alone=500 + texts["a"]),
+            cache.Share(recipe="b", bytes=1000 + texts["b"], alone=texts["b"]),
+        ),
+        70,
+    )
+    assert cache.shares(Store(store.root / "none")) == ((), 0)
+
+
+def test_du_prints_recipes_the_rest_and_the_downloads(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_image(store, "a", add_layer(store, 1), add_layer(store, 2, 5000))
+    add_image(store, "b", add_layer(store, 1))
+    add_layer(store, 3, 70)
+    add_download(store, 9)
+    monkeypatch.setattr("sys.argv", ["imagebuilder", "cache", "du", "--store", str(store.root)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == (
+        "a                      6.0 kB, 5.0 kB of it used by no other\n"
+        "b                      1.0 kB, 18 B of it used by no other\n"
+        "in no image              70 B\n"
+        "downloads              1.0 kB, needed again only for layers that change\n"
+    )
 
 
 def test_prune_waits_for_no_build(store: Store) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from imagebuilder.bases.system import Archive
 from imagebuilder.catalog import select
 from imagebuilder.debian import suites
 from imagebuilder.errors import BuildError, ConflictError, EnvironmentFault, FetchError, InputError
@@ -50,6 +51,7 @@ update)
     find "$(dirname "$APT_CONFIG")" -printf '%m %u /%P\\n' >"$here/asked.files"
     cat "$(dirname "$APT_CONFIG")"/etc/*.sources >"$here/asked.sources"
     cp "$here/index" "$(dirname "$APT_CONFIG")/lists/mirror_Packages"
+    cp "$here"/*Release "$(dirname "$APT_CONFIG")/lists"
     cat "$here/update_says" >&2
     exit "$(cat "$here/update_code")" ;;
 install)
@@ -108,7 +110,7 @@ def test_where_a_distribution_keeps_an_architecture(base: str, architecture: str
 
 def test_the_answer_names_files_and_no_host(apt: Apt) -> None:
     apt()
-    debs = debian.resolve_debs(request(), SITE)
+    debs, _ = debian.resolve_debs(request(), SITE)
     assert [deb.name for deb in debs] == ["g++", "openmpi-bin", "python3"]
     assert debs[0] == Deb(
         name="g++",
@@ -119,6 +121,31 @@ def test_the_answer_names_files_and_no_host(apt: Apt) -> None:
         sha256="b" * 64,
     )
     assert not any("example" in deb.model_dump_json() for deb in debs)
+
+
+def test_the_time_of_each_archive_is_that_of_its_release_file(apt: Apt) -> None:
+    folder = apt()
+    dates = {
+        "mirror.example_debian_dists_trixie_InRelease": "Sat, 12 Sep 2026 07:55:41 UTC",
+        "mirror.example_debian_dists_trixie-updates_Release": "Sat, 21 Nov 2026 02:10:46 UTC",
+        "mirror.example_debian-security_dists_trixie-security_InRelease": "one of these days",
+        "other.example_debian_dists_trixie_InRelease": "Sun, 22 Nov 2026 00:00:00 UTC",
+    }
+    for name, date in dates.items():
+        (folder / name).write_text(f"-----BEGIN PGP SIGNED MESSAGE-----\n\nDate: {date}\nDate: never\n")
+    _, archives = debian.resolve_debs(request(), SITE)
+    assert archives == {"trixie": "2026-09-12T07:55:41Z", "trixie-updates": "2026-11-21T02:10:46Z"}
+
+
+@pytest.mark.parametrize(
+    ("suite", "folder"),
+    [("./", "https://a.example/x/./"), ("/", "https://a.example/x/"), ("n", "https://a.example/x/dists/n/")],
+)
+def test_where_an_archive_of_others_has_its_release_file(suite: str, folder: str) -> None:
+    archive = Archive(
+        name="a", uri="https://a.example/x", suite=suite, components=(), keys=b"", trusted=False
+    )
+    assert debian._release(archive) == folder
 
 
 def test_apt_is_asked_for_essential_packages_apt_itself_and_the_recipe_s(apt: Apt) -> None:

@@ -21,7 +21,9 @@ def store(tmp_path: Path) -> Store:
 
 
 def part(identity: str, size: int = 100, *, measured: bool = True) -> ComparedLayer:
-    return ComparedLayer(identity=identity, title=f"layer {identity}", size=size, measured=measured)
+    return ComparedLayer(
+        identity=identity, title=f"layer {identity}", component="torch", size=size, measured=measured
+    )
 
 
 def side(*parts: ComparedLayer, **pins: str) -> Side:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from imagebuilder import cli
 from imagebuilder import plan as plans
 from imagebuilder.catalog import select
+from imagebuilder.cli import answer
 from imagebuilder.cli.engines import DockerBuild, build_with_docker
 from imagebuilder.core import labels as label_names
 from imagebuilder.core.progress import LineProgress
@@ -113,6 +114,7 @@ def test_a_base_that_was_made_here_is_handed_over(
     dockerfile.build(plan, context, BuildxOptions(base="bootstrap"), load=True)
     (line,) = asked(false_docker)
     assert re.search(r"--build-context debian:trixie=oci-layout://\S+/base@sha256:[0-9a-f]{64} ", line)
+    assert re.search(r"--build-context debs=\S+/debs ", line)
     assert label_names.BASE_DIGEST not in (false_docker / "Dockerfile").read_text()
 
 
@@ -348,11 +350,11 @@ def test_the_docker_engine_builds_one_platform_at_a_time(store: Store) -> None:
 
 
 def test_what_was_built_is_shown_and_goes_into_the_engine_without_an_output(
-    false_docker: Path, store: Store, capsys: pytest.CaptureFixture[str]
+    false_docker: Path, store: Store
 ) -> None:
     plan, context = planned(store)
     wish = DockerBuild(load=False, output=None, progress="lines", as_json=True)
     build_with_docker([(context.lock, plan)], store, Site(), BuildxOptions(base="registry"), wish)
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(answer.envelope("build", 0, ()))["result"]
     assert (told["digest"], told["reference"]) == (DIGEST, f"sample:{plan.tag}")
     assert "--load" in asked(false_docker)[0]

@@ -70,11 +70,16 @@ class Host:
 def engine(*, store: str = "io.containerd.snapshotter.v1", gpus: bool = False) -> Any:
     info = {"DriverStatus": [["driver-type", store]], "DockerRootDir": "/var/lib/docker"}
     client = SimpleNamespace(info=lambda: info)
-    return SimpleNamespace(client=client, kind="docker", version="26.1.5", offers_gpus=gpus)
+    return SimpleNamespace(
+        client=client, kind="docker", version="26.1.5", gpu_routes=("cdi",) if gpus else ()
+    )
 
 
 def no_engine() -> Any:
-    raise EnvironmentFault("no container engine answers (tried unix:///var/run/docker.sock)")
+    raise EnvironmentFault(
+        "no container engine answers (tried unix:///var/run/docker.sock)",
+        hint="start the engine that DOCKER_HOST names, or unset DOCKER_HOST",
+    )
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from imagebuilder.host import emulation
 from imagebuilder.host.site import Site
 from imagebuilder.layers.bytecode.interpreter import Interpreters
 from imagebuilder.lock.model import Build, Lock, Source
+from imagebuilder.plan import WheelLayer
 from imagebuilder.store import LayerRecord, Store
 from tests.unit import samples
 
@@ -55,8 +56,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 
     def fetch(
         packages: Sequence[Any], _lock: Lock, store: Store, _site: Site, *,
-        advance: Callable[[str, int], None], finished: Callable[[str], None],
+        cache: object, advance: Callable[[str, int], None], finished: Callable[[str], None],
     ) -> None:  # fmt: skip
+        assert cache is None
         assert len({package.sha256 for package in packages}) in {0, 4}
         for sha256 in {package.sha256: None for package in packages}:
             store.download(sha256).parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +160,8 @@ class SlowProgress(LineProgress):
 
 def test_two_downloads_of_one_layer_may_begin_at_once(tmp_path: Path) -> None:
     lock: Lock = samples.lock(wheels=(samples.wheel("one"), samples.wheel("two")))
-    layers = [layer for layer in plans.wheel_layers(lock) if len(layer.wheels) == 2]
+    planned = plans.plan(select(samples.recipe()), lock, ())
+    layers = [x for x in planned.layers if isinstance(x, WheelLayer) and len(x.wheels) == 2]
     context = BuildContext(
         lock=lock, store=Store(tmp_path), site=Site(), progress=SlowProgress(io.StringIO())
     )

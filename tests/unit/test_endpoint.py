@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,10 @@ def test_serves_blobs_and_counts_their_bytes(store: Store, image: ImageRecord) -
         reply = requests.get(url(served, f"blobs/{blob(image)}"), timeout=5)
         assert reply.content == store.blob(blob(image)).read_bytes()
         requests.head(url(served, f"blobs/{blob(image)}"), timeout=5)
+        # The server counts what it has sent, so the client may be first.
+        deadline = time.monotonic() + 10
+        while not seen and time.monotonic() < deadline:
+            time.sleep(0.01)
     assert served.served == sum(seen) == image.layers[0].record.size
 
 

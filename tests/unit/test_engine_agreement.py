@@ -41,6 +41,7 @@ def there(image: BaseImage) -> pull.PulledImage:
         digest=image.digest,
         index=image.index,
         layers=tuple(pull.Layer(**layer.model_dump()) for layer in image.layers),
+        created=image.created,
         config={
             "Env": [f"{name}={value}" for name, value in image.env.items()],
             "Labels": dict(image.labels),

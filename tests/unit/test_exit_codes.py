@@ -39,13 +39,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
 
 
-def verbs() -> Iterator[str]:
-    def walk(name: str, command: Any) -> Iterator[str]:
+def commands() -> Iterator[tuple[str, Any]]:
+    def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         if hasattr(command, "commands"):
             for word, inner in command.commands.items():
                 yield from walk(f"{name} {word}".strip(), inner)
         else:
-            yield name
+            yield name, command
 
     return walk("", typer.main.get_command(cli.app))
 
@@ -55,7 +55,7 @@ def contract() -> dict[str, tuple[int, ...]]:
     return {verb: tuple(int(code) for code in re.findall(r"(?:^|, )(\d+) ", codes)) for verb, codes in rows}
 
 
-VERBS = tuple(verbs())
+VERBS = tuple(name for name, _ in commands())
 CONTRACT = contract()
 
 
@@ -203,10 +203,18 @@ CASES_OF: tuple[tuple[str, int, Case], ...] = (
     ("compare-checkpoints", 2, lambda world: (world.file(), str(world.folder / "absent"))),
     ("keys", 0, lambda world: (str(world.folder / "keys"),)),
     ("keys", 3, lambda world: (str(world.folder),)),
+    (
+        "catalog test",
+        3,
+        lambda world: ("absent=1", "--catalog", str(world.folder), *world.store),
+    ),
     ("cache ls", 0, lambda world: world.store),
+    ("cache du", 0, lambda world: world.store),
     ("cache verify", 0, lambda world: world.store),
     ("cache prune", 0, lambda world: ("--all", *world.store)),
+    ("cache prune", 0, lambda world: ("--keep-recipe", world.recipe, *world.store)),
     ("cache prune", 3, lambda world: world.store),
+    ("cache prune", 5, lambda world: ("--keep-recipe", world.unlocked(), *world.store)),
     ("cache prune", 3, lambda world: ("--keep", "much", *world.store)),
     ("smoke-test", 0, lambda world: _tested(world, report(check("mpirun")))),
     ("smoke-test", 1, lambda world: _tested(world, report(check("mpirun"), check("ssh", "failed")))),

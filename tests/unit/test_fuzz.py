@@ -95,7 +95,7 @@ def test_what_no_target_may_do_is_seen(deed: str, words: str, tmp_path: Path) ->
         yield Feed(seeds=(b"x",), run=getattr(escaping, deed))
 
     before = os.environ.get("TMPDIR")
-    counts = worker.run(Target(name="escaping", ready=ready, mutate=any_bytes), 1, 1, 0.0, tmp_path / "keep")
+    counts = worker.run(Target(name="escaping", ready=ready, mutate=any_bytes), 1, 1, tmp_path / "keep")
     assert counts.crashes == 1
     assert words in counts.said[0]
     assert not escaping.outside.exists()

@@ -50,7 +50,10 @@ IMPURE = frozenset(
 INSIDE = ("smoke/payload/", "plan/files/", "layers/hooks/system/", "layers/hooks/bytecode/")
 
 # Processes that run our own code and no command: the search for secrets is one interpreter's work a core.
-WORKERS = frozenset({("publish.leaks.image", "multiprocessing.get_context")})
+# A script inside a build's root has the standard library alone.
+WORKERS = frozenset(
+    {("publish.leaks.image", "multiprocessing.get_context"), ("plan.backend.extension", "subprocess")}
+)
 
 # Escaped as they are, the patterns do not match their own text.
 HOSTS = re.compile(
@@ -176,6 +179,8 @@ def test_every_subprocess_goes_through_process_run(path: Path) -> None:
         f"{path.relative_to(ROOT)}:{line}: imports {name}"
         for line, name in imports(path)
         if name.split(".")[0] in ("subprocess", "multiprocessing", "pty", "asyncio")
+        # Framed messages over a socket: it starts no process.
+        and not name.startswith("multiprocessing.connection.")
         and (name_of(path), name) not in WORKERS
     ]
     assert wrong == []
@@ -282,3 +287,28 @@ def test_links_between_pages_lead_somewhere() -> None:
         f"{page.relative_to(ROOT)}: {link}" for page, link in links() if not (page.parent / link).exists()
     ]
     assert broken == []
+
+
+def shown_texts(path: Path) -> Iterator[str]:
+    """Give every text constant of a module but its docstrings: what it may print."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_no_message_names_a_page_because_the_wheel_holds_none() -> None:
+    named = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in sorted((ROOT / "imagebuilder").rglob("*.py"))
+        for text in shown_texts(path)
+        if re.search(r"docs/(?:how-to|reference|explanation|tutorial)|\b[\w-]+\.md\b(?!.*://)", text)
+    ]
+    assert named == []

@@ -1,4 +1,4 @@
-"""What layers of wheels are known to give: learnt by one build, believed and held to by the next."""
+"""What layers are known to give: learnt by one build, believed and held to by the next."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock
 from imagebuilder.plan import Plan, WheelLayer
 from imagebuilder.store import EMPTY_LAYER, LayerRecord, Store
+from imagebuilder.workflow.plans import layer_keys
 from tests.support.wheels import dice, locked, make_wheel, splice
 from tests.unit import samples
 
@@ -37,6 +38,15 @@ def wheel_layers(lock: Lock) -> list[WheelLayer]:
     return [layer for layer in plans.plan(select(RECIPE), lock, ()).layers if isinstance(layer, WheelLayer)]
 
 
+def keys_of(file: LockFile) -> tuple[tuple[str, ...], ...]:
+    """The keys of the layers of each lock."""
+    return layer_keys(select(RECIPE), file)
+
+
+def learn(file: LockFile, store: Store) -> LockFile:
+    return hints.learn(file, keys_of(file), store)
+
+
 def made(lock: Lock, store: Store) -> list[LayerRecord]:
     """Records of a lock's layers, of blobs that hold nothing."""
     records = []
@@ -52,7 +62,7 @@ class TestTheLock:
     def test_it_means_the_same_whatever_is_known(self, store: Store) -> None:
         plain = LockFile(sections=(samples.lock(),))
         made(plain.sections[0], store)
-        learnt = hints.learn(plain, store)
+        learnt = learn(plain, store)
         assert learnt.sections[0].layers
         assert learnt.checksum == plain.checksum
         assert learnt.sections[0].checksum == plain.sections[0].checksum
@@ -64,7 +74,7 @@ class TestTheLock:
 
     def test_a_layer_is_a_line(self, store: Store) -> None:
         made(samples.lock(), store)
-        text = lockfile.dumps(hints.learn(LockFile(sections=(samples.lock(),)), store))
+        text = lockfile.dumps(learn(LockFile(sections=(samples.lock(),)), store))
         assert len([line for line in text.splitlines() if '"diff_id"' in line]) == len(
             wheel_layers(samples.lock())
         )
@@ -74,28 +84,36 @@ class TestTheLock:
         other = samples.lock(architecture="arm64", wheels=(samples.wheel("numpy", "2.0"),), debs=debs)
         plain = LockFile(sections=(samples.lock(), other))
         made(other, store)
-        learnt = hints.learn(plain, store)
+        learnt = learn(plain, store)
         assert [len(lock.layers) for lock in learnt.sections] == [0, 1]
         assert learnt.checksum == plain.checksum
         assert lockfile.loads(lockfile.dumps(learnt), "x.lock") == learnt
 
-    def test_a_lock_that_is_resolved_again_takes_over_no_claim(self, store: Store, tmp_path: Path) -> None:
-        """What nobody proved on this machine does not get into a new lock."""
+    def test_a_lock_that_is_resolved_again_keeps_the_layers_that_stay(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        """Those of its own history, and no others."""
         old = LockFile(sections=(samples.lock(),))
         made(old.sections[0], store)
-        old = hints.learn(old, store)
+        old = learn(old, store)
         assert old.sections[0].layers
         empty = Store(tmp_path / "empty")
-        assert hints.learn(old, empty) == old
-        assert hints.learn(old.plain, empty) == old.plain
+        assert learn(old, empty) == old
+        assert learn(old.plain, empty) == old.plain
+        again = LockFile(sections=(samples.lock(wheels=samples.lock().wheels[:1]),))
+        kept = hints.learn(again, keys_of(again), empty, old).sections[0].layers
+        assert kept
+        assert set(kept) < set(old.sections[0].layers)
+        assert {layer.key for layer in kept} <= set(keys_of(again)[0])
 
     def test_remembering_writes_it_once(self, store: Store, tmp_path: Path) -> None:
         path = tmp_path / "x.yaml"
-        lockfile.write(LockFile(sections=(samples.lock(),)), locks.path_for(path))
+        file = LockFile(sections=(samples.lock(),))
+        lockfile.write(file, locks.path_for(path))
         count = len(made(samples.lock(), store))
-        assert hints.remember(path, store) == count
+        assert hints.remember(path, file, keys_of(file), store) == count
         before = locks.path_for(path).stat()
-        assert hints.remember(path, store) == 0
+        assert hints.remember(path, lockfile.read(locks.path_for(path)), keys_of(file), store) == 0
         assert locks.path_for(path).stat().st_mtime_ns == before.st_mtime_ns
         assert len(lockfile.read(locks.path_for(path)).sections[0].layers) == count
 

@@ -65,7 +65,7 @@ REFUSED = {
         ("--target", "mpijob", "--", "true"),
         "is in the store, where no other host can pull it",
     ),
-    "no target": (("--repository", REPOSITORY, "--", "true"), "`` is not a target"),
+    "no target": (("--repository", REPOSITORY, "--", "true"), "is missing: it says what runs the job"),
     "a tag": (
         ("--repository", f"{REPOSITORY}:1", "--target", "mpijob", "--", "true"),
         "must be a repository: the digest is the image's own",
@@ -104,7 +104,11 @@ def test_what_cannot_be_is_refused_and_writes_nothing(
 def test_the_smoke_test_is_launched(built: tuple[Store, ImageRecord]) -> None:
     result = launch(built, "--repository", REPOSITORY, "--target", "mpijob", "--smoke")
     assert result.exit_code == 0, result.output
-    assert "ompi_mpi_comm_world" in result.stdout
+    (launcher,) = yaml.safe_load(result.stdout)["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"][
+        "containers"
+    ]
+    assert launcher["args"][-3:-1] == ["python", "-c"]
+    assert "/job.py" in launcher["args"][-1]
 
 
 @pytest.fixture
@@ -156,6 +160,9 @@ def test_an_index_stays_one_unless_a_platform_is_named(registry: FakeRegistry) -
     whole = put(registry, "all", {"schemaVersion": 2, "manifests": entries}, OCI_INDEX)
     assert read(registry, "team/x:all").digest == whole
     assert read(registry, "team/x:all", "linux/arm64").digest == entries[1]["digest"]
+    # A report is about one image.
+    alone = images.from_registry(f"{registry.host}/team/x:all", detect(), one=True).digest
+    assert alone in {entry["digest"] for entry in entries}
     with pytest.raises(InputError, match=r"has no image for linux/riscv64\n  -> it has linux/amd64 and"):
         read(registry, "team/x:all", "linux/riscv64")
     put(registry, "none", {"schemaVersion": 2, "manifests": []}, OCI_INDEX)

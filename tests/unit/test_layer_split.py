@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -74,7 +75,9 @@ def root(*items: Item) -> io.BytesIO:
 
 
 def parts(tar: io.BytesIO, homes: Mapping[str, str]) -> dict[str, bytes]:
-    return {name: b"".join(_pieces(part)) for name, part in split(tar, homes).items()}
+    with tempfile.TemporaryFile() as file:
+        file.write(tar.getvalue())
+        return {name: b"".join(_pieces(part)) for name, part in split(file, homes).items()}
 
 
 def _pieces(part: IterReader) -> Iterator[bytes]:

@@ -7,19 +7,23 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import tarfile
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 from imagebuilder import plan as plans
+from imagebuilder.core import process
 from imagebuilder.core.progress import no_advance
 from imagebuilder.debian import suites
 from imagebuilder.errors import BuildError, EnvironmentFault, LockError
 from imagebuilder.host import aptmirrors
-from imagebuilder.layers import hooks
+from imagebuilder.layers import archive, hooks
 from imagebuilder.layers.system import debs as order
+from imagebuilder.layers.system import install
 from imagebuilder.layers.system.install import build_os_layer, build_os_parts
 from imagebuilder.lock.model import Deb
 from imagebuilder.plan import OsLayer, User
@@ -109,9 +113,15 @@ env >"$here/env"
 for word; do
     case $word in
     --setup-hook=copy-in*) folder=${word#*copy-in }; cp -r "${folder% /}" "$here/handed" ;;
+    --setup-hook=cp*) folder=${word#*cp -R }; cp -r "${folder% *}" "$here/handed" ;;
     *.tar) cp "$here/tar" "$word" ;;
     esac
 done
+if [ -n "$IMAGEBUILDER_MEMORY" ] && [ -s "$here/full" ]; then
+    rm -r "$here/handed"
+    cat "$here/full" >&2
+    exit 25
+fi
 cat "$here/says" >&2
 exit "$(cat "$here/code")"
 """
@@ -210,7 +220,7 @@ def test_one_run_gives_a_layer_for_each_part(tools: Path, tmp_path: Path) -> Non
     found = [sorted(contents.of_layers([store.blob(record.digest)])) for record in records]
     info = "var/lib/dpkg/info/bash"
     assert found == [["etc/x", f"{info}.list", f"{info}.md5sums"], [], ["var/lib/dpkg/status"]]
-    assert sum(read) == sum(record.unpacked for record in records)
+    assert sum(read) == 7 * 512 + len(records) * len(archive.TAR_END)
     assert list((store.root / "work").iterdir()) == []
 
 
@@ -333,6 +343,141 @@ def test_root_installs_as_another_user_in_namespaces_of_their_own(
     argv = (tools / "argv").read_text().splitlines()
     (skipped,) = (word for word in argv if word.startswith("--skip="))
     assert "chroot/mount" in skipped.removeprefix("--skip=").split(",")
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def _room(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(install, "_room", lambda _sandbox: size)
+
+
+@pytest.mark.usefixtures("root")
+def test_the_root_is_in_memory_where_there_is_twice_the_room(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two packages of 1 GiB each, as files and as archives, and the spare 256 MiB.
+    (tools / "dpkg-deb").write_text(FAKE_DPKG_DEB.replace("Essential", "Installed-Size: 1048576\\nEssential"))
+    needed = (4 << 30) + (256 << 20)
+    _room(monkeypatch, 2 * needed)
+    build(tmp_path)
+    env = (tools / "env").read_text().splitlines()
+    assert f"IMAGEBUILDER_MEMORY={needed}" in env
+    assert next(line for line in env if line.startswith("TMPDIR=")).endswith("/roots")
+    _room(monkeypatch, 2 * needed - 2)
+    shutil.rmtree(tools / "handed")
+    build_os_layer(layer(), files(tmp_path, layer()), Store(tmp_path / "second"), no_advance)
+    env = (tools / "env").read_text().splitlines()
+    assert not any(line.startswith("IMAGEBUILDER_MEMORY=") for line in env)
+    assert not any(line.startswith("TMPDIR=") and line.endswith("/roots") for line in env)
+
+
+@pytest.mark.usefixtures("root")
+def test_packages_that_need_more_memory_than_they_state_are_installed_on_the_disk(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _room(monkeypatch, 1 << 40)
+    (tools / "full").write_text("dpkg: error: cannot copy extracted data: No space left on device\n")
+    build(tmp_path)
+    assert "IMAGEBUILDER_MEMORY" not in (tools / "env").read_text()
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, 8 << 30),
+        ({"memory.max": "max"}, 8 << 30),
+        # A limit of 2 GiB, of which 1 GiB is used, half of that for cached files.
+        ({"memory.max": str(2 << 30), "memory.current": str(1 << 30)}, (1 << 30) + (512 << 20)),
+        ({"memory.max": "1", "memory.current": str(1 << 30)}, 0),
+    ],
+)
+def test_the_room_is_that_of_the_machine_or_of_the_closest_limit(
+    tmp_path: Path, limits: Mapping[str, str], expected: int
+) -> None:
+    script = Path(hooks.__file__).parent / "system" / "room.sh"
+    above = tmp_path / "sys/fs/cgroup/ci.slice"
+    for name in ("proc/self/cgroup", "proc/meminfo", "sys/fs/cgroup/ci.slice/job/memory.max"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: 99999999 kB\nMemAvailable: {8 << 20} kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/ci.slice/job\n")
+    for name, text in {**limits, "memory.stat": f"anon 7\ninactive_file {512 << 20}"}.items():
+        (above / name).write_text(f"{text}\n")
+    said = process.run(["sh", script, tmp_path], timeout=10).stdout
+    # mawk rounds numbers that need more than 31 bits to six digits.
+    assert int(said) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_package_becomes_a_plain_archive_with_the_same_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools, folder = tmp_path / "bin", tmp_path / "a root" / "imagebuilder"
+    for part in ("debs", "rounds", "hooks"):
+        (folder / part).mkdir(parents=True)
+    tools.mkdir()
+    (folder / "rounds" / "00").write_text("odd.deb\neven.deb\nbroken.deb\n")
+    for name in ("odd", "even", "broken"):
+        (folder / "debs" / f"{name}.deb").write_text(name)
+    (tools / "dpkg-deb").write_text(
+        '#!/bin/sh\n[ "$(cat "$2")" != broken ] || exit 2\nprintf %s "${1#--}$(cat "$2")"\n'
+    )
+    (tools / "dpkg-deb").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    script = Path(hooks.__file__).parent / "system" / "ahead.pl"
+    process.run(["perl", script, "first", folder.parent], timeout=30)
+    assert (folder / "debs" / "broken.deb").read_text() == "broken"
+    for name in ("odd", "even"):
+        assert _members((folder / "debs" / f"{name}.deb").read_bytes()) == {
+            "debian-binary": b"2.0\n",
+            "control.tar": f"ctrl-tarfile{name}".encode(),
+            "data.tar": f"fsys-tarfile{name}".encode(),
+        }
+    assert sorted(path.name for path in (folder / "debs").iterdir()) == ["broken.deb", "even.deb", "odd.deb"]
+
+
+def test_unpacking_in_the_background_ends_when_it_is_told_and_at_what_dpkg_has_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, tools = tmp_path / "root", tmp_path / "bin"
+    folder = root / "imagebuilder"
+    for place in (folder / "debs", folder / "rounds", folder / "hooks", root / "var/lib/dpkg/info", tools):
+        place.mkdir(parents=True)
+    (folder / "rounds" / "00").write_text("first.deb\n")
+    (folder / "rounds" / "01").write_text("a.deb\nb.deb\nc.deb\n")
+    for name in ("first", "a", "b", "c"):
+        (folder / "debs" / f"{name}.deb").write_text(name)
+    (root / "var/lib/dpkg/info/b:amd64.list").write_text("")
+    (tools / "dpkg-deb").write_text('#!/bin/sh\nexec cat "$2"\n')
+    (tools / "dpkg-deb").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    script = Path(hooks.__file__).parent / "system" / "ahead.pl"
+    process.run(["perl", script, "start", root], timeout=30)
+    deadline = time.monotonic() + 30
+    while (folder / "debs/c.deb").read_bytes() == b"c" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.run(["perl", script, "stop", root], timeout=30)
+    assert (folder / "debs/c.deb").read_bytes().startswith(b"!<arch>\n")
+    assert [(folder / f"debs/{name}.deb").read_text() for name in ("first", "a", "b")] == ["first", "a", "b"]
+    # A program that hangs does not hold up the end.
+    (root / "var/lib/dpkg/info/b:amd64.list").unlink()
+    (tools / "dpkg-deb").write_text("#!/bin/sh\nexec sleep 600\n")
+    process.run(["perl", script, "start", root], timeout=30)
+    process.run(["perl", script, "stop", root], timeout=30)
+    assert (folder / "debs/b.deb").read_text() == "b"
+
+
+def _members(archive: bytes) -> dict[str, bytes]:
+    assert archive.startswith(b"!<arch>\n")
+    found, at = {}, 8
+    while at < len(archive):
+        header = archive[at : at + 60]
+        assert header.endswith(b"`\n")
+        size = int(header[48:58])
+        found[header[:16].decode().strip()] = archive[at + 60 : at + 60 + size]
+        at += 60 + size + size % 2
+    return found
 
 
 def test_a_host_that_gives_root_no_user_namespace_gets_no_plain_chroot_instead(

@@ -1,7 +1,9 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from imagebuilder.errors import InputError, LockError
 from imagebuilder.lock import file as lockfile
@@ -43,6 +45,43 @@ def test_the_page_of_the_lock_names_every_field() -> None:
     assert f"version of this layout: {lockfile.FORMAT}." in page
 
 
+@pytest.mark.parametrize(
+    ("entry", "model"),
+    [
+        ("wheels[]", locks.Wheel),
+        ("debs[]", locks.Deb),
+        ("image", locks.BaseImage),
+        ("image.layers[]", locks.BaseLayer),
+        ("image.packages[]", locks.Installed),
+        ("requirements[]", locks.RequirementSet),
+        ("overrides[]", locks.Override),
+        ("builds[]", locks.Build),
+        ("builds[].sources[]", locks.Source),
+        ("project", locks.ProjectBuild),
+        ("layers[]", locks.KnownLayer),
+    ],
+)
+def test_the_page_of_the_lock_names_every_field_of_an_entry(entry: str, model: type[BaseModel]) -> None:
+    page = (samples.ROOT / "docs" / "reference" / "lock.md").read_text().partition("## Entries")[2]
+    (row,) = re.findall(rf"^\| `{re.escape(entry)}` \| (.*) \|$", page, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", row) == list(model.model_fields)
+
+
+def test_the_image_s_date_is_the_newest_time_in_the_lock() -> None:
+    dates = [f"2026-11-0{day}T00:00:00Z" for day in range(1, 5)]
+    image = samples.base_image(created=dates[3])
+    build = locks.Build(
+        component="openmpi", version="5.0.7", archives={"sid": dates[2]}, packages=(), system=(), debs=(),
+        wheels=(), sources=(),
+    )  # fmt: skip
+    lock = samples.lock(archives={"trixie": dates[1], "trixie-security": dates[0]})
+    assert lock.created == dates[1]
+    assert samples.lock(archives=lock.archives, builds=(build,)).created == dates[2]
+    assert samples.lock(archives=lock.archives, image=image).created == dates[3]
+    assert samples.lock(image=image).created == dates[3]
+    assert samples.lock().created == "1970-01-01T00:00:00Z"
+
+
 def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(LockError, match=r"there is no lock\n  -> run: imagebuilder lock .*sample\.yaml"):
         lockfile.read(tmp_path / "sample.lock")
@@ -58,6 +97,10 @@ def test_a_stale_lock_says_what_to_run() -> None:
     [
         ({"wheels": [{"name": "x"}]}, "wheels.0.file"),
         ({"inputs": "zz"}, "inputs"),
+        ({"archives": {"trixie": "2026-11-21 00:53:03"}}, "archives.trixie"),
+        ({"archives": {"trixie": "1970-01-01T00:00:00Z"}}, "archives.trixie"),
+        ({"archives": {"trixie": "2026-02-30T00:00:00Z"}}, "archives.trixie"),
+        ({"archives": {"a\nb": "2026-11-21T00:53:03Z"}}, "archives.a"),
         ({"surprise": 1}, "surprise"),
     ],
 )

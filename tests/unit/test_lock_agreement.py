@@ -208,11 +208,6 @@ EDITS: dict[str, Edit] = {
         key="builds",
         words="compiles, which is nothing",
     ),
-    "another-layer": Edit(
-        change=lambda lock: lock["layers"][0].update(key="0" * 64),
-        key="layers[0].key",
-        words="is not the key of a layer",
-    ),
     "another-format": Edit(
         change=lambda file: file.update(format=2),
         whole=True,

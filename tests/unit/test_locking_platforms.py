@@ -10,7 +10,7 @@ from imagebuilder.catalog import select
 from imagebuilder.errors import ConflictError
 from imagebuilder.host.site import Site
 from imagebuilder.lock.file import LockFile
-from imagebuilder.lock.model import Deb, Lock
+from imagebuilder.lock.model import Archives, Deb, Lock
 from imagebuilder.resolve import debian
 from imagebuilder.resolve.locking import make_locks
 from imagebuilder.resolve.newest import newest_for_all
@@ -46,7 +46,7 @@ def archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
     """Version of gcc by architecture, which a test may change; all else is the same on both."""
     gcc = {"amd64": "14.2.0-19", "arm64": "14.2.0-19+b1"}
 
-    def resolve(asked: Request, _site: object) -> tuple[Deb, ...]:
+    def resolve(asked: Request, _site: object) -> tuple[tuple[Deb, ...], Archives]:
         versions = {
             "gcc-14": gcc[asked.architecture],
             "libc6": "2.41-12",
@@ -55,7 +55,7 @@ def archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
             "python3.13": "3.13.5-2",
         }
         debs = (samples.deb(name, version) for name, version in versions.items())
-        return tuple(deb.model_copy(update={"architecture": asked.architecture}) for deb in debs)
+        return tuple(deb.model_copy(update={"architecture": asked.architecture}) for deb in debs), {}
 
     monkeypatch.setattr(debian, "resolve_debs", resolve)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "uv"))

@@ -9,7 +9,7 @@ import pytest
 from imagebuilder.catalog import select
 from imagebuilder.errors import ConflictError
 from imagebuilder.host.site import Site
-from imagebuilder.resolve.newest import newest_pins
+from imagebuilder.resolve.newest import Moves, newest_pins
 from tests.support.wheelfolder import put, torch_world
 from tests.unit import samples
 
@@ -22,7 +22,7 @@ def no_archive(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """Stand in for apt with a few packages; keep uv's cache here."""
     versions = {"python3": "3.13.7-1", "openmpi-bin": "5.0.10-1", "gcc-14": "14.3.0-1"}
     debs = tuple(samples.deb(name, version) for name, version in versions.items())
-    monkeypatch.setattr("imagebuilder.resolve.debian.resolve_debs", lambda _request, _site: debs)
+    monkeypatch.setattr("imagebuilder.resolve.debian.resolve_debs", lambda _request, _site: (debs, {}))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "uv"))
 
 
@@ -47,6 +47,21 @@ def test_what_somebody_forced_stays(site: Site) -> None:
     recipe = samples.recipe(pins={**OLD, "nccl": "2.28.9"}, override=("nccl",))
     found = newest_pins(select(recipe), GLIBC, site)
     assert (found["nccl"], found["torch"]) == ("2.28.9", "2.10.0")
+
+
+def test_only_the_pins_that_were_asked_for_move(site: Site) -> None:
+    recipe = samples.recipe(pins={**OLD, "openmpi": "5.0.7"})
+    moves = Moves(only=frozenset({"openmpi"}))
+    assert newest_pins(select(recipe), GLIBC, site, moves=moves) == {**OLD, "openmpi": "5.0.10"}
+    assert [moves.stays(name, recipe) for name in ("torch", "openmpi")] == ["not asked for", ""]
+    forced = samples.recipe(pins=OLD, override=("nccl",))
+    assert Moves().stays("nccl", forced) == "forced by `override:`"
+
+
+def test_patch_releases_stay_within_two_numbers(site: Site) -> None:
+    pins = {**OLD, "torch": "2.9.0", "openmpi": "5.0.7"}
+    found = newest_pins(select(samples.recipe(pins=pins)), GLIBC, site, moves=Moves(patch=True))
+    assert found == {**pins, "torch": "2.9.1", "openmpi": "5.0.10"}
 
 
 def test_debian_pins_take_what_the_suite_has_within_their_major(site: Site) -> None:

@@ -89,6 +89,28 @@ def test_the_config_says_what_the_plan_says(store: Store, image: ImageRecord) ->
     }
 
 
+def test_config_and_history_have_the_lock_s_date(store: Store) -> None:
+    date = "2026-11-21T02:10:46Z"
+    config = replace(PLAN.config, created=date)
+    records = [build_files_layer(layer, store) for layer in LAYERS]
+    made = oci.write_image(replace(PLAN, config=config), records, store)
+    written = document(store, made.config)
+    assert {written["created"], *(line["created"] for line in written["history"])} == {date}
+    assert config.epoch == 1795227046
+
+
+def test_an_index_has_the_newest_date_of_its_images() -> None:
+    def entry(platform: str, **labels: str) -> oci.IndexEntry:
+        return oci.IndexEntry(platform=platform, digest=f"sha256:{'a' * 64}", size=1, labels=labels)
+
+    name = "org.opencontainers.image.created"
+    older, newer = ({name: f"2026-11-2{day}T00:00:00Z", "a": "b"} for day in (1, 2))
+    made = oci.index_document([entry("linux/amd64", **newer), entry("linux/arm64", **older)], "")
+    assert json.loads(made)["annotations"] == newer
+    made = oci.index_document([entry("linux/amd64", a="b"), entry("linux/arm64")], "")
+    assert json.loads(made)["annotations"] == {}
+
+
 def test_the_image_is_remembered(store: Store, image: ImageRecord) -> None:
     assert store.image("demo") == image
     assert image.size == sum(store.blob(digest).stat().st_size for digest in layout.blobs(image))
@@ -100,7 +122,7 @@ def test_the_digest_is_that_of_the_plan_alone(image: ImageRecord, tmp_path: Path
     other = Store(tmp_path / "other")
     again = oci.write_image(PLAN, [build_files_layer(layer, other) for layer in LAYERS], other)
     assert again == image
-    assert image.manifest == "sha256:fe9c307178af7c18062582722009cdcfd34bc82c16efc1ac865f1bf3d4df30e3"
+    assert image.manifest == "sha256:0720b8bb5c577a82bbe9efc4484275868584576ab63d5c435d695f7253495409"
 
 
 def names_in(folder: Path) -> list[str]:

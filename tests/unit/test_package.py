@@ -96,8 +96,8 @@ NO_REQUIREMENTS = """\
 FILE:3: `-r evil.txt` is not a requirement
   -> write it as in "setuptools>=77"
 FILE:4: `a` is asked for by URL or path
-  -> write a version instead: a lock names no URL or path (put your own wheel into a wheel folder, \
-see docs/how-to/site.md)"""
+  -> write a version instead: a lock names no URL or path (put your own wheel into \
+a folder that `wheel_folders:` in a file for --site names)"""
 LISTED = """\
 [build-system]
 requires = [

@@ -169,9 +169,10 @@ def test_one_tag_cannot_stand_for_two_versions() -> None:
 def test_plan_and_render_know_the_platforms(tmp_path: Path) -> None:
     path = two_platforms(tmp_path)
     code, out, _ = command("plan", path, "--json")
-    assert [image["platform"] for image in json.loads(out)] == list(BOTH)
+    assert [image["platform"] for image in json.loads(out)["result"]["images"]] == list(BOTH)
     assert code == 0
-    assert json.loads(command("plan", path, "--platform", "linux/arm64", "--json")[1])["name"] == "both"
+    (image,) = json.loads(command("plan", path, "--platform", "linux/arm64", "--json")[1])["result"]["images"]
+    assert (image["name"], image["platform"]) == ("both", "linux/arm64")
     assert command("render", path)[0] == InputError.exit_code
     assert command("render", path, "--output", tmp_path / "x.Dockerfile")[0] == 0
     names = sorted(file.name for file in tmp_path.glob("*.Dockerfile"))
@@ -371,7 +372,7 @@ def pushed(registry: FakeRegistry, recipe: Path, store: Store, *more: object) ->
         "push", recipe, f"{registry.host}/team/both", "--store", store.root, "--json", *more
     )
     assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
+    found: dict[str, Any] = json.loads(out)["result"]
     return found
 
 
@@ -411,7 +412,7 @@ def test_every_recipe_has_its_own_tag_in_one_repository(
         "push", recipe, f"{registry.host}/team/images", "--store", store.root, "--json", "--no-attach"
     )
     assert code == 0, err
-    assert json.loads(out)["tags"][0] == "both-openmpi5.0.7-py3.13-trixie"
+    assert json.loads(out)["result"]["tags"][0] == "both-openmpi5.0.7-py3.13-trixie"
 
 
 def test_documents_go_with_each_platform(registry: FakeRegistry, recipe: Path, store: Store) -> None:
@@ -468,17 +469,17 @@ def test_what_two_hosts_pushed_is_joined_to_the_same_index(
     assert code == 0, err
     index = store.index("both")
     assert index is not None
-    found = json.loads(out)
+    found = json.loads(out)["result"]
     assert found["digest"] == index.manifest
     assert found["tags"] == list(index.tags)
     assert registry.manifests["team/both", index.tag][1] == store.blob(index.manifest).read_bytes()
     code, out, _ = command("inspect", f"{name}:{index.tag}", "--json")
-    shown = json.loads(out)
-    assert [item["platform"] for item in shown["platforms"]] == list(BOTH)
-    assert all(item["verdict"] == "passed" for item in shown["platforms"])
-    assert shown["tags"] == sorted(index.tags)
+    shown = json.loads(out)["result"]
+    assert [item["platform"] for item in shown["images"]] == list(BOTH)
+    assert all(item["verdict"] == "passed" for item in shown["images"])
+    assert shown["index"]["tags"] == sorted(index.tags)
     code, out, _ = command("inspect", f"{name}:{index.tag}", "--platform", "linux/arm64", "--json")
-    assert json.loads(out)["platform"] == "linux/arm64"
+    assert [item["platform"] for item in json.loads(out)["result"]["images"]] == ["linux/arm64"]
     assert command("inspect", f"{name}:{tags[0]}", "--platform", "linux/arm64")[0] == InputError.exit_code
     assert command("verify", f"{name}:{index.tag}", "--store", store.root)[0] == 0
 
@@ -499,7 +500,7 @@ def test_what_may_not_be_joined(registry: FakeRegistry, tmp_path: Path, store: S
     code, _, err = command("join", amd, arm)
     assert (code, "on linux/arm64: no smoke-test report" in err) == (GateError.exit_code, True)
     code, out, _ = command("join", amd, arm, "--untested", "--tag", "mine", "--json")
-    assert (code, json.loads(out)["tags"]) == (0, ["mine"])
+    assert (code, json.loads(out)["result"]["tags"]) == (0, ["mine"])
 
 
 def signing_key(path: Path) -> Path:
@@ -539,7 +540,7 @@ def test_only_what_is_signed_is_joined_under_a_signature(
     assert registry.manifests == before
 
     code, out, err = command("join", amd, arm, "--sign-key", team, "--unsigned-parts", arm64, "--json")
-    assert (code, json.loads(out)["signed"]) == (0, 1)
+    assert (code, json.loads(out)["result"]["signed"]) == (0, 1)
     assert "warning: --unsigned-parts: on linux/arm64: the image is not signed" in err
     pushed(registry, recipe, store, "--platform", arm64, "--sign-key", other)
     assert command("join", amd, arm, "--sign-key", team)[0] == GateError.exit_code, "by another key"

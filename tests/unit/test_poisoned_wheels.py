@@ -128,6 +128,10 @@ def layer_of(path: Path) -> WheelLayer:
     return WheelLayer(component="python", wheels=(locked(path),), python=samples.lock().python)
 
 
+def keys_of(path: Path) -> tuple[tuple[str, ...], ...]:
+    return ((layer_of(path).key,),)
+
+
 def lock_of(path: Path, *claims: KnownLayer) -> Lock:
     return samples.lock(wheels=(locked(path),)).knowing(claims)
 
@@ -191,6 +195,7 @@ def test_a_lock_that_knows_the_poisoned_layer_is_of_no_use(
         ({"diff_id": "sha256:" + "3" * 64}, "give the diffID sha256:"),
         ({"digest": "sha256:" + "3" * 64}, "give the digest sha256:"),
         ({"unpacked": 7}, "but the lock says 7"),
+        ({"toc": ""}, "but the lock says none"),
     ],
 )
 def test_what_a_lock_has_wrong_ends_there(
@@ -201,7 +206,12 @@ def test_what_a_lock_has_wrong_ends_there(
     key = layer_of(path).key
     true = spliced([path], Store(tmp_path / "other"), python=samples.lock().python)
     honest = KnownLayer(
-        key=key, digest=true.digest, diff_id=true.diff_id, size=true.size, unpacked=true.unpacked
+        key=key,
+        digest=true.digest,
+        diff_id=true.diff_id,
+        size=true.size,
+        unpacked=true.unpacked,
+        toc=true.toc,
     )
     wrong = lock_of(path, honest.model_copy(update=change))
     for _ in range(2):  # made, and found in the store
@@ -211,7 +221,7 @@ def test_what_a_lock_has_wrong_ends_there(
         assert store.layer(key) == true
     assert not store.image_names()
     for lock in (lock_of(path), wrong):
-        assert hints.learn(LockFile(sections=(lock,)), store).sections[0].layers == (honest,)
+        assert hints.learn(LockFile(sections=(lock,)), keys_of(path), store).sections[0].layers == (honest,)
     build(lock_of(path, honest), path, store)
 
 
@@ -219,8 +229,9 @@ def test_remembering_after_a_build_writes_what_the_store_proved(tmp_path: Path, 
     path = make_wheel(tmp_path, {MEMBER: CONTENT})
     build(lock_of(path), path, store)
     recipe = tmp_path / "x.yaml"
-    lockfile.write(LockFile(sections=(lock_of(path),)), locks.path_for(recipe))
-    assert hints.remember(recipe, store) == 1
+    file = LockFile(sections=(lock_of(path),))
+    lockfile.write(file, locks.path_for(recipe))
+    assert hints.remember(recipe, file, keys_of(path), store) == 1
     record = store.layer(layer_of(path).key)
     assert record is not None
     assert lockfile.read(locks.path_for(recipe)).sections[0].layers[0].diff_id == record.diff_id

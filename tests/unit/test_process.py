@@ -50,6 +50,26 @@ def test_no_shell_ever_sees_the_arguments() -> None:
     assert run(["echo", "$(id) ; rm -rf x"], timeout=5).stdout.strip() == "$(id) ; rm -rf x"
 
 
+def test_lines_of_both_streams_are_heard_while_a_command_runs_and_kept(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def hear(line: str) -> None:
+        seen.append(line)
+        (tmp_path / "heard").touch()
+
+    # The command waits until its first line was heard.
+    script = 'echo one; until [ -e heard ]; do sleep 0.01; done; echo two >&2; printf "no end"'
+    done = run(["sh", "-c", script], timeout=10, cwd=tmp_path, heard=hear)
+    assert seen == ["one", "two"]
+    assert (done.stdout, done.stderr) == ("one\nno end", "two\n")
+
+
+def test_a_command_that_is_heard_has_a_time_limit_and_its_output_is_kept() -> None:
+    with pytest.raises(CommandError) as caught:
+        run(["sh", "-c", "echo begun; sleep 60"], timeout=0.3, heard=lambda _line: None)
+    assert str(caught.value) == "`sh -c 'echo begun; sleep 60'` did not end within 0.3 s\nbegun"
+
+
 def test_a_long_command_is_heard_while_it_runs() -> None:
     script = "import sys, time\nfor word in ('one\\n', 'tw\u00e4'):\n"
     script += " sys.stderr.write(word); sys.stderr.flush(); time.sleep(0.5)\nprint('end'); sys.exit(4)"

@@ -381,17 +381,15 @@ def test_verbs_list_what_is_copied(repository: Path, recipe: Path, folder: Path)
     line = f"files   6 of yours, 23 B, revision {commit[:12]} with 2 changed"
     for verb in ("check", "plan"):
         assert said(verb, recipe).splitlines()[-1] == line
-    row = {"from": "../src", "to": "/workspace", "files": 6, "bytes": 23}
-    summary = {"files": 6, "bytes": 23, "revision": f"{commit}-dirty", "uncommitted": 2}
-    (checked,) = json.loads(said("check", recipe, "--json"))
-    assert checked["copied"] == {**summary, "folders": [row]}
     changed = ["../src/new.py", "../src/train.py"]
-    assert json.loads(said("plan", recipe, "--json"))["copied"] == {
-        **summary,
-        "uncommitted_names": changed,
-        "folders": [{**row, "names": names}],
-    }
-    assert "copied" not in json.loads(said("plan", RECIPES / "cpu-mpi.yaml", "--json"))
+    row = {"source": "../src", "to": "/workspace", "files": 6, "bytes": 23, "names": None}
+    summary = {"files": 6, "bytes": 23, "revision": f"{commit}-dirty", "uncommitted": changed}
+    (checked,) = json.loads(said("check", recipe, "--json"))["result"]["recipes"]
+    assert checked["copied"] == {**summary, "folders": [row]}
+    (image,) = json.loads(said("plan", recipe, "--json"))["result"]["images"]
+    assert image["copied"] == {**summary, "folders": [{**row, "names": names}]}
+    (image,) = json.loads(said("plan", RECIPES / "cpu-mpi.yaml", "--json"))["result"]["images"]
+    assert image["copied"] is None
 
 
 def test_the_revision_is_the_commit_and_says_what_differs(

@@ -131,6 +131,20 @@ def test_variables_of_the_base_lie_under_the_image_s_own() -> None:
     assert plans.environment(select(own), locked())["LD_LIBRARY_PATH"] == "/own:/usr/local/nvidia/lib"
 
 
+def test_the_drivers_that_the_base_runs_on_hold_unless_another_cuda_is_forced() -> None:
+    drivers = "cuda>=12.8 brand=tesla,driver>=535,driver<536"
+    image = samples.base_image(env={"CUDA_VERSION": "12.8.1", "NVIDIA_REQUIRE_CUDA": drivers})
+    lock = samples.lock(image=image, pins={"cuda": "12.8.90"})
+
+    def required(**more: object) -> str:
+        recipe = samples.recipe(base=IMAGE, pins={"cuda": "12.8"}, **more)
+        return plans.environment(select(recipe), lock)["NVIDIA_REQUIRE_CUDA"]
+
+    assert required() == drivers
+    assert required(env={"NVIDIA_REQUIRE_CUDA": "cuda>=12"}) == "cuda>=12"
+    assert required(override=("cuda",)) == "cuda>=12.8"
+
+
 def test_labels_name_the_base_and_keep_its_own() -> None:
     labels = dict(planned().config.labels)
     assert labels["maintainer"] == "somebody"

@@ -527,7 +527,7 @@ IMAGE = ImageRecord(
     [
         ({"passed": False}, "contradicts itself"),
         ({"passed": "yes"}, "cannot be read"),
-        ({"digest": "sha256:" + "b" * 64}, "about another image"),
+        ({"config": "", "digest": "sha256:" + "b" * 64}, "about another image"),
         ({"checks": []}, "required checks did not run: clock, contents, disk, environment"),
         ({"checks": checks(status="failed")}, "the smoke test failed"),
         ({"checks": checks(status="failed", required=False)}, "the smoke test failed"),

@@ -50,6 +50,14 @@ def test_the_linter_would_find_something(tmp_path: Path) -> None:
     assert "DL3003" in result.stdout
 
 
+def test_an_example_of_cuda_11_renders_with_the_libraries_of_its_torch_and_an_older_gcc() -> None:
+    text = render(read_plan(samples.ROOT / "examples" / "recipes" / "cuda11-torch.yaml")[1], TEMPLATE)
+    for wheel in ("torch==2.0.1", "nvidia-cudnn-cu11==8.5.0.96", "nvidia-nccl-cu11==2.14.3"):
+        assert f"'{wheel} --hash=sha256:" in text
+    assert "    gcc-11=11.3.0-12 \\\n" in text
+    assert "export NVIDIA_REQUIRE_CUDA='cuda>=11.7'" in text
+
+
 def test_every_package_has_an_exact_version_and_every_wheel_a_hash() -> None:
     text = rendered()
     assert "    openmpi-bin=5.0.7-1 \\\n" in text

@@ -18,7 +18,7 @@ from imagebuilder.engines.embedded import BuildContext
 from imagebuilder.fetch import locked
 from imagebuilder.host.site import Site
 from imagebuilder.image import oci
-from imagebuilder.layers.archive import compress_tar
+from imagebuilder.layers.stargz import compress_tar
 from imagebuilder.store import Store
 from imagebuilder.workflow import reproduce
 from tests.support import wheelimage

@@ -178,7 +178,7 @@ def asked(folder: Path, text: str, head: str = "", **files: str) -> Request:
     )
     found, places = recipe.read(written, catalog.names())
     demands = requirements.read(found, folder, places, agreement.environment("3.13", "amd64"))
-    return request(catalog.select(found, places, {"linux/amd64": demands}))
+    return request(replace(catalog.select(found, places), demands={"linux/amd64": demands}))
 
 
 def resolved(wanted: Request, index: str, folder: Path) -> dict[str, Wheel]:

@@ -14,7 +14,7 @@ from imagebuilder.resolve import uv, wheelfile
 from imagebuilder.resolve.python import locate_wheels, resolve_wheels
 from imagebuilder.resolve.request import Request, request
 from imagebuilder.resolve.uv import File, Target
-from tests.support.wheelfolder import put, torch_world
+from tests.support.wheelfolder import put, put_index, torch_world
 from tests.unit import samples
 
 PINS = {"cuda": "12.8", "cudnn": "9.10", "nccl": "2.27.5", "torch": "2.10.0"}
@@ -189,9 +189,26 @@ def test_every_locked_wheel_that_is_gone_or_changed_is_named(world: Path) -> Non
         locate_wheels(wheels, "3.13", GLIBC, site(world))
     assert [problem.message for problem in error.value.problems] == [
         "the package index has other bytes under the name numpy-2.3.0-py3-none-any.whl",
-        "the package index does not have pip-25.3-py3-none-any.whl",
+        "the package index no longer has pip-25.3-py3-none-any.whl",
     ]
     assert all("imagebuilder lock --upgrade" in problem.hint for problem in error.value.problems)
+
+
+def test_a_yanked_wheel_stays_locked_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    where = Site(index=put_index(tmp_path, ("numpy", "2.3.0"), ("numpy", "2.3.1")))
+    page = tmp_path / "numpy" / "index.html"
+    reason = "broken \x1b[31m&quot;on&quot; arm"
+    page.write_text(page.read_text().replace("<a ", f'<a data-yanked="{reason}" ', 1))
+    file = tmp_path / "numpy" / "numpy-2.3.0-py3-none-any.whl"
+    content = file.read_bytes()
+    locked = samples.wheel("numpy", "2.3.0").model_copy(
+        update={"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    )
+    assert locate_wheels((locked,), "3.13", GLIBC, where) == {locked.sha256: (file.as_uri(),)}
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said.startswith("the package index has withdrawn numpy==2.3.0, which stays locked: broken ")
+    assert said.isprintable()
 
 
 def test_nothing_to_locate_asks_nobody() -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from imagebuilder import __version__
+from imagebuilder.core import labels as label_names
 from imagebuilder.errors import GateError
 from imagebuilder.image import oci
 from imagebuilder.lock import model as locks
 from imagebuilder.plan import Plan, Project
 from imagebuilder.publish import proof
 from imagebuilder.smoke import report as reports
-from imagebuilder.smoke import reuse
+from imagebuilder.smoke import reuse, verdict
 from imagebuilder.smoke.report import CheckResult, Earlier, Report
 from imagebuilder.smoke.run import _Place, _results_of
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
@@ -105,7 +106,7 @@ def test_results_hold_where_only_the_user_s_files_changed(images: Images) -> Non
     assert own.reused == reports.Reused(digest=first.manifest, started=WHEN)
     count = len(report.checks)
     assert proof.in_store(second, images.store).summary == (
-        f"{count} of {count} checks passed (1 of them reused from {first.manifest[:19]}) on 2 nodes, mode cpu"
+        f"{count} passed (1 of them reused from {first.manifest[:19]}) on 2 nodes, mode cpu"
     )
     lines = "\n".join(reports.lines(report, width=1000))
     assert f"reused from {first.manifest[:19]} of {WHEN}: it learnt" in lines
@@ -312,6 +313,24 @@ def test_a_report_without_the_recipe_s_own_training_does_not_pass(images: Images
     images.tested(image)
     with pytest.raises(GateError, match="own did not pass: required checks did not run: own-training"):
         proof.require(image, images.store)
+
+
+def test_a_report_without_the_recipe_s_own_tests_does_not_prove(images: Images) -> None:
+    labels = {label_names.TESTS: "b" * 64}
+    ran = TRAINING.model_copy(update={"name": "own-tests", "evidence": {"checksum": "b" * 64}})
+    other = ran.model_copy(update={"evidence": {"checksum": "c" * 64}})
+    skipped = ran.model_copy(update={"status": "skipped"})
+    image = images.built(1)
+
+    def problem(*checks: CheckResult) -> str:
+        plain = proven.report_of(image)
+        report = reports.dumps(plain.model_copy(update={"checks": (*plain.checks, *checks)}))
+        return reuse.shortcoming(verdict.read(report.encode()), labels, None)
+
+    assert problem() == "required checks did not run: own-tests"
+    assert problem(skipped) == "required checks did not run: own-tests"
+    assert problem(other) == "other tests ran than those that the recipe names"
+    assert problem(ran) == ""
 
 
 def test_an_image_whose_layers_are_unknown_reuses_nothing(images: Images) -> None:

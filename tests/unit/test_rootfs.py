@@ -10,7 +10,7 @@ import pytest
 from imagebuilder import plan
 from imagebuilder.catalog import select
 from imagebuilder.plan import Entry
-from imagebuilder.plan.rootfs import image_files, sshd_quoted, state_folder
+from imagebuilder.plan.rootfs import COMPAT, image_files, sshd_quoted, state_folder
 from imagebuilder.recipe import Recipe, Ssh
 from imagebuilder.recipe.annotations import About
 from tests.unit import samples
@@ -134,7 +134,7 @@ def test_variables_of_the_image_are_set_for_sessions_in_one_line() -> None:
 def login_shell(profile: str, tmp_path: Path, **environment: str) -> dict[str, str]:
     """Source a profile as Debian's /etc/profile does: after PATH was set anew."""
     script = tmp_path / "imagebuilder.sh"
-    script.write_text(profile)
+    script.write_text(profile.replace(COMPAT, "/dev/null"))
     command = f"PATH=/usr/bin:/bin; . {shlex.quote(str(script))}; env -0"
     shell = subprocess.run(
         ("/bin/sh", "-c", command), env=environment, capture_output=True, check=True, cwd=tmp_path
@@ -175,7 +175,7 @@ def test_a_login_shell_keeps_what_the_container_was_started_with(tmp_path: Path)
 def test_ranks_get_the_library_path_without_mpirun_s_addition(
     given: str | None, expected: str | None
 ) -> None:
-    script = files()["/usr/local/bin/imagebuilder-mpi-node"].text
+    script = files()["/usr/local/bin/imagebuilder-mpi-node"].text.replace(COMPAT, "/dev/null")
     environment = {"PATH": "/usr/bin:/bin", **({"LD_LIBRARY_PATH": given} if given else {})}
     shell = subprocess.run(
         ("/bin/sh", "-c", script, "sh", "env", "-0"),
@@ -186,3 +186,80 @@ def test_ranks_get_the_library_path_without_mpirun_s_addition(
     )
     values = dict(item.split("=", 1) for item in shell.stdout.split("\0") if item)
     assert values.get("LD_LIBRARY_PATH") == expected
+
+
+NOTE = b'\x7fELF..{"format":1,"CUDA version":"12.9","driver":[535,550,570],"device":[8,9]}..'
+DRIVER = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan  7 20:29:23 UTC 2025\nGCC version: 13.3.0\n"
+)
+OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@host)\n"
+REQUIRED = "cuda>=12.8 brand=tesla,driver>=535,driver<536 brand=tesla,driver>=550,driver<551"
+
+
+@pytest.mark.parametrize(
+    ("driver", "note", "required", "added"),
+    [
+        (DRIVER.format("535.54.03"), NOTE, "", True),
+        (OPEN_DRIVER.format("550.54.15"), NOTE, "", True),
+        # The same branch, older and newer than cuda-compat's own driver.
+        (DRIVER.format("570.26"), NOTE, "", True),
+        (DRIVER.format("570.133.20"), NOTE, "", False),
+        (DRIVER.format("570.86.15"), NOTE, "", False),
+        (DRIVER.format("580.65.06"), NOTE, "", False),
+        # Older than cuda-compat works with, and a branch that it leaves out.
+        (DRIVER.format("470.57.02"), NOTE, "", False),
+        (DRIVER.format("545.23.06"), NOTE, "", False),
+        # Without the note, the variable of NVIDIA's images says it; without both, any older driver counts.
+        (DRIVER.format("535.54.03"), b"\x7fELF", REQUIRED, True),
+        (DRIVER.format("545.23.06"), b"\x7fELF", REQUIRED, False),
+        (DRIVER.format("545.23.06"), b"\x7fELF", "cuda>=12.8", True),
+        (DRIVER.format("575.51.03"), b"\x7fELF", "cuda>=12.8", False),
+        # No driver, and none that it knows.
+        (None, NOTE, "", False),
+        ("NVRM version: something else\n", NOTE, "", False),
+        ("", NOTE, "", False),
+    ],
+)
+def test_cuda_compat_comes_first_only_for_drivers_that_it_is_made_for(
+    driver: str | None, note: bytes, required: str, added: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cuda/compat"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so.570.86.15").write_bytes(note)
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.570.86.15")
+    if driver is not None:
+        (tmp_path / "version").write_text(driver)
+    expected = f"{folder}:/opt/mine" if added else "/opt/mine"
+    assert library_path(tmp_path, folder, NVIDIA_REQUIRE_CUDA=required) == expected
+
+
+def test_cuda_compat_is_added_once_and_alone_where_no_path_was_set(tmp_path: Path) -> None:
+    folder = tmp_path / "compat"
+    folder.mkdir()
+    (folder / "libcuda.so.570.86.15").write_bytes(NOTE)
+    (tmp_path / "version").write_text(DRIVER.format("535.54.03"))
+    assert library_path(tmp_path, tmp_path / "none", folder, LD_LIBRARY_PATH="") == str(folder)
+    again = f"/opt/mine:{folder}"
+    assert library_path(tmp_path, folder, LD_LIBRARY_PATH=again) == again
+    # The file as it is, on a host without a driver.
+    assert files()[COMPAT].text.splitlines()[-1] == (
+        "imagebuilder_use_compat /proc/driver/nvidia/version /usr/local/cuda/compat /usr/local/cuda-*/compat"
+    )
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_an_image_without_cuda_compat_keeps_its_library_path(shell: str, tmp_path: Path) -> None:
+    assert library_path(tmp_path, tmp_path / "compat", shell=shell) == "/opt/mine"
+
+
+def library_path(tmp_path: Path, *folders: Path, shell: str = "sh", **environment: str) -> str:
+    """Run the script's function as the script does, but with another file and other folders."""
+    lines = files()[COMPAT].text.splitlines()[:-1]
+    words = shlex.join(["imagebuilder_use_compat", str(tmp_path / "version"), *map(str, folders)])
+    script = "\n".join([*lines, words, 'printf %s "$LD_LIBRARY_PATH"'])
+    variables = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": "/opt/mine", **environment}
+    result = subprocess.run(
+        (shell, "-euc", script), env=variables, capture_output=True, check=True, text=True
+    )
+    assert result.stderr == ""
+    return result.stdout

@@ -46,7 +46,7 @@ def test_a_command_asks_for_the_catalog_once(verb: str, path: Path) -> None:
 
 def test_a_first_lock_asks_for_the_catalog_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = lockfile.read(locks.path_for(path)).sections[0]
-    monkeypatch.setattr(locking, "_resolve", lambda *_: (known.debs, known.wheels, known.overrides))
+    monkeypatch.setattr(locking, "_resolve", lambda *_: ((known.debs, {}), known.wheels, known.overrides))
     locks.path_for(path).unlink()
     before = loads()
     result = CliRunner().invoke(app, ["lock", str(path)])

@@ -20,7 +20,7 @@ from tests.support.programs import interruptible
 
 @pytest.fixture
 def nodes() -> Iterator[ProcessCluster]:
-    with processes.start(SmokeOptions(), "cpu") as started:
+    with processes.start(SmokeOptions()) as started:
         yield started
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.errors import EnvironmentFault, InputError
-from imagebuilder.smoke.nodes import remote
+from imagebuilder.smoke.nodes import reached, remote
 from imagebuilder.smoke.nodes.cluster import Command
 
 # Plays ssh: writes its arguments down, and runs the command line here as the other host's shell would.
@@ -74,13 +74,13 @@ def test_a_host_that_does_not_answer_ends_the_run_and_the_others_are_cleaned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[str] = []
-    monkeypatch.setattr(remote.RemoteNode, "end", lambda self: ended.append(self.name))
+    monkeypatch.setattr(reached.ReachedNode, "end", lambda self: ended.append(self.name))
 
-    def begin(self: remote.RemoteNode, _archive: bytes) -> None:
+    def begin(self: reached.ReachedNode, _archive: bytes) -> None:
         if self.name == "b":
             raise EnvironmentFault("no", where="b")
 
-    monkeypatch.setattr(remote.RemoteNode, "begin", begin)
+    monkeypatch.setattr(reached.ReachedNode, "begin", begin)
     with pytest.raises(EnvironmentFault), remote.start(("a", "b"), "0"):
         pass
     assert ended == ["a"]

@@ -8,6 +8,7 @@ import pytest
 
 from imagebuilder.smoke.checks import replicas, scaling
 from imagebuilder.smoke.nodes.cluster import NodeLayout
+from imagebuilder.smoke.target import Promise
 
 
 def numbers(name: str, kind: str, count: int, max_abs: float | None) -> dict[str, Any]:
@@ -46,6 +47,14 @@ def compared(*differences: dict[str, Any]) -> dict[str, Any]:
 def test_averages_of_each_rank_are_right_without_syncbn_and_equal_ones_with_it() -> None:
     assert replicas.judge("plain", 1, compared(MEAN), "node1") == []
     assert replicas.judge("sync", 1, compared(), "node1") == []
+
+
+def test_data_parallel_must_compute_the_module_s_own_gradients() -> None:
+    assert replicas.judge_threaded({"gpus": 8, "distance": 2e-16}, "node0") == []
+    for distance in (0.5, float("nan")):
+        (finding,) = replicas.judge_threaded({"gpus": 8, "distance": distance}, "node0")
+        assert finding.node == "node0"
+        assert finding.message.startswith("DataParallel on 8 GPUs computes other gradients than the module")
 
 
 @pytest.mark.parametrize(
@@ -138,3 +147,12 @@ def test_layouts_number_ranks_node_by_node() -> None:
         (2, 1, 0),
         (3, 1, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "required"),
+    [("docker", True), ("podman", True), ("process", True), ("ssh", False), ("slurm", False), ("job", False)],
+)
+def test_replicas_are_required_where_the_test_gives_a_shared_folder(runtime: str, required: bool) -> None:
+    promise = Promise(runtime=runtime, mode="cpu", pins={"torch": "2.10.0"})
+    assert replicas.CHECK.required(promise) is required

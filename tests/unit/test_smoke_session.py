@@ -14,10 +14,12 @@ import pytest
 
 from imagebuilder import catalog
 from imagebuilder.catalog import Framework
-from imagebuilder.smoke.checks import clock, disk, framework_reason, transport
-from imagebuilder.smoke.nodes import containers, packing, processes
-from imagebuilder.smoke.nodes.cluster import NodeLayout, Outcome
-from imagebuilder.smoke.session import MARKER, CheckFailed, Session
+from imagebuilder.smoke.checks import clock, disk, framework_reason, mpirun, rendezvous, transport
+from imagebuilder.smoke.nodes import packing, processes
+from imagebuilder.smoke.nodes.cluster import Command, NodeLayout, Outcome
+from imagebuilder.smoke.report import Finding
+from imagebuilder.smoke.run import run_check
+from imagebuilder.smoke.session import MARKER, Check, CheckFailed, Passed, Session
 from imagebuilder.smoke.target import SmokeOptions, SmokeTarget
 
 TARGET = SmokeTarget(reference="demo", recipe="demo", lock="", pins=())
@@ -28,7 +30,7 @@ def session() -> Iterator[Session]:
     def none(_full: bool) -> Path:
         raise AssertionError("no digits are needed")
 
-    with processes.start(SmokeOptions(), "cpu") as cluster:
+    with processes.start(SmokeOptions()) as cluster:
         yield Session(cluster, TARGET, SmokeOptions(), "cpu", {}, none)
 
 
@@ -120,7 +122,7 @@ def test_facts_are_what_this_python_has(session: Session) -> None:
 
 def test_patience_stretches_every_limit() -> None:
     options = SmokeOptions(patience=3.0)
-    with processes.start(options, "cpu") as cluster:
+    with processes.start(options) as cluster:
         patient = Session(cluster, TARGET, options, "cpu", {}, lambda _: Path())
         assert patient._command(("true",), 10, None).timeout == 30
 
@@ -133,7 +135,7 @@ def pairs() -> Iterator[Session]:
         raise AssertionError("no digits are needed")
 
     options = SmokeOptions(nproc_per_node=2)
-    with processes.start(options, "cpu") as cluster:
+    with processes.start(options) as cluster:
         yield Session(cluster, TARGET, options, "cpu", {}, none)
 
 
@@ -216,7 +218,7 @@ def test_a_check_without_a_framework_says_which_it_runs_with(session: Session) -
 
 @pytest.mark.usefixtures("frameworks")
 def test_nodes_look_for_the_frameworks_of_the_catalog() -> None:
-    with processes.start(SmokeOptions(), "cpu") as cluster:
+    with processes.start(SmokeOptions()) as cluster:
         facts = Session(cluster, TARGET, SmokeOptions(), "cpu", {}, lambda _: Path()).facts
     assert (facts["json"], facts["nowhere_to_be_found"]) == (True, False)
     assert {item.path.rpartition("/")[2]: item.data for item in packing.payload()}["frameworks.txt"] == (
@@ -259,21 +261,94 @@ def test_a_process_that_a_job_left_is_found(session: Session) -> None:
     assert found["left"] == []
 
 
-def test_ranks_are_given_gpus_of_their_own_or_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    with processes.start(SmokeOptions(nproc_per_node=2), "multi-gpu") as cluster:
-        assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4,5", "6,7"]
-    with processes.start(SmokeOptions(nproc_per_node=2), "one-gpu-shared") as cluster:
-        assert [cluster.rank_env(node)["CUDA_VISIBLE_DEVICES"] for node in (0, 1)] == ["4", "4"]
-    asked = [containers._gpus("multi-gpu", node, 2)[0]["DeviceIDs"] for node in (0, 1)]
-    assert asked == [["0", "1"], ["2", "3"]]
-    assert containers._gpus("one-gpu-shared", 1, 2)[0]["DeviceIDs"] == ["0"]
-    assert containers._gpus("cpu", 1, 2) == []
-
-
 def test_a_transport_that_is_asked_for_cannot_be_passed_over(session: Session) -> None:
     assert transport.CHECK.skip(session) == "no GPU here, so NCCL is not used"
     assert not transport.CHECK.is_required(session)
     asked = Session(session.cluster, TARGET, SmokeOptions(transport="ib"), "cpu", {}, lambda _: Path())
     assert transport.CHECK.is_required(asked)
     assert [transport.expected(one) for one in (session, asked)] == ["any", "ib"]
+
+
+def test_a_check_runs_with_every_pinned_framework(session: Session) -> None:
+    session.target = dataclasses.replace(TARGET, pins=(("torch", "2.10.0"), ("jax", "0.12.0.1")))
+    assert session.frameworks("training") == ("jax", "torch")
+    assert session.frameworks("rendezvous") == ("torch",)
+    assert session.payload("training") == "jax_train.py"
+    session.turn = "torch"
+    assert session.payload("training") == "train.py"
+    session.turn = "jax"
+    assert session.payload("rendezvous") == "hello.py", "jax has no launcher"
+
+
+def test_without_pins_a_check_runs_with_every_installed_framework(session: Session) -> None:
+    session.facts = {"jax": True, "tensorflow": False, "torch": True}
+    assert session.frameworks("collectives") == ("jax", "torch")
+    session.facts = {}
+    assert session.frameworks("collectives") == ()
+    assert framework_reason(session, "collectives") == "no jax or mxnet or tensorflow or torch in this image"
+
+
+def test_several_frameworks_share_a_row_of_the_report(session: Session) -> None:
+    session.target = dataclasses.replace(TARGET, pins=(("torch", "2.10.0"), ("jax", "0.12.0.1")))
+
+    def run(session: Session) -> Passed:
+        if session.payload("training") == "train.py":
+            raise CheckFailed.because(Finding(node="node1", message="replicas differ", remedy="look"))
+        return Passed(summary="equal", evidence={"ranks": 2})
+
+    check = Check(name="training", order=1, title="", criterion="", run=run)
+    result = run_check(check, session)
+    assert (result.status, result.summary, result.evidence) == (
+        "failed",
+        "",
+        {"jax": {"ranks": 2}, "torch": {}},
+    )
+    assert result.findings == (Finding(node="node1", message="torch: replicas differ", remedy="look"),)
+    passed = run_check(dataclasses.replace(check, run=lambda _: Passed(summary="equal")), session)
+    assert (passed.status, passed.summary) == ("passed", "jax: equal; torch: equal")
+    assert session.turn == ""
+
+
+@pytest.mark.parametrize(("script", "told"), [("tensorflow_train.py", True), ("jax_train.py", False)])
+def test_ranks_get_all_addresses_where_the_framework_needs_them(
+    session: Session, script: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Command] = []
+    monkeypatch.setattr(session, "_run", lambda jobs: ran.extend(command for _, _, command in jobs))
+    session.start(script, timeout=20)
+    addresses = [command.env.get("IMAGEBUILDER_RANKS", "") for command in ran]
+    assert len(set(addresses)) == 1
+    assert [place.rpartition(":")[0] for place in addresses[0].split(",")] == (
+        ["localhost"] * 2 if told else [""]
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "why", "evidence", "words"),
+    [
+        (False, "", rendezvous.NO_MPI, "gloo over eth0"),
+        (True, "no MPI in this image", "not tried: no MPI in this image", "gloo over eth0"),
+        (True, "", None, "2 ranks by torch's MPI backend"),
+    ],
+    ids=["torch of the index", "no mpirun", "both"],
+)
+def test_ranks_meet_by_mpi_where_torch_and_the_image_have_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch, backend: bool, why: str, evidence: str, words: str
+) -> None:
+    rank = {"host": "a", "backend": "gloo", "interface": "eth0", "mpi": backend}
+    lines = [said(session, rank=number, world_size=2).stdout for number in range(2)]
+    outcome = Outcome(code=0, stdout="".join(lines), stderr="", seconds=1)
+    monkeypatch.setattr(rendezvous, "_meet", lambda *_arguments: (rank, rank))
+    monkeypatch.setattr(mpirun, "reason", lambda _session: why)
+    monkeypatch.setattr(session, "mpi", lambda *_argv, **_limits: outcome)
+    passed = rendezvous.run(session)
+    assert passed.summary.endswith(words)
+    found = passed.evidence["MPI backend"]
+    assert found == evidence if evidence else [entry["rank"] for entry in found] == [0, 1]
+
+
+def test_an_mpi_backend_that_fails_is_named(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpirun, "reason", lambda _session: "")
+    monkeypatch.setattr(session, "mpi", lambda *_argv, **_limits: at("node0", ended(1, "PMIx lost")))
+    with pytest.raises(CheckFailed, match=r"meeting by MPI .*mpirun.*: ended with 1: PMIx lost"):
+        rendezvous._by_mpi(session)

@@ -43,7 +43,7 @@ def test_no_component_of_the_catalog_sets_one() -> None:
 
 def test_each_is_named_with_its_place_and_what_to_do() -> None:
     (found,) = settings.judge(
-        [(ENV, "LANG"), (ENV, "GLOO_SOCKET_IFNAME"), (ENV, "UCX_TLS")], {"UCX_TLS": "x"}
+        [(ENV, "LANG", "C"), (ENV, "GLOO_SOCKET_IFNAME", "ib0"), (ENV, "UCX_TLS", "rc")], {"UCX_TLS": "x"}
     )
     assert found.message == "the image's ENV sets GLOO_SOCKET_IFNAME: it names an interface of one host"
     assert found.remedy == (
@@ -54,12 +54,29 @@ def test_each_is_named_with_its_place_and_what_to_do() -> None:
 
 def test_files_are_read_as_their_readers_do() -> None:
     text = (
-        "NCCL_STRAY=1\n@file /etc/environment\nexport RANK=1\n# WORLD_SIZE=2\nnot a line\n"
+        'NCCL_STRAY=1\n@file /etc/environment\nexport RANK=1\n# WORLD_SIZE=2\nGLOO_SOCKET_IFNAME=""\n?\n'
         "@file /etc/nccl.conf\nNCCL_DEBUG=INFO\n@file /etc/openmpi/openmpi-mca-params.conf\n"
-        "btl_tcp_if_include = eth0\n#oob_tcp_if_include = eth0\n\x1b[31m = 1\n"
+        "btl_tcp_if_include = eth0\nbtl_tcp_if_exclude =\n#oob_tcp_if_include = eth0\n\x1b[31m = 1\n"
     )
     assert list(settings.in_files(text)) == [
-        ("/etc/environment", "RANK"),
-        ("/etc/nccl.conf", "NCCL_DEBUG"),
-        ("/etc/openmpi/openmpi-mca-params.conf", "OMPI_MCA_btl_tcp_if_include"),
+        ("/etc/environment", "RANK", "1"),
+        ("/etc/environment", "GLOO_SOCKET_IFNAME", ""),
+        ("/etc/nccl.conf", "NCCL_DEBUG", "INFO"),
+        ("/etc/openmpi/openmpi-mca-params.conf", "OMPI_MCA_btl_tcp_if_include", "eth0"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("GLOO_SOCKET_IFNAME", ""),
+        ("NCCL_DEBUG", ""),
+        ("MASTER_ADDR", ""),
+        ("CUDA_VISIBLE_DEVICES", "empty, it hides all GPUs from every job"),
+        ("TORCH_NCCL_BLOCKING_WAIT", "empty, it is no number, and torch ends with an error"),
+        ("PET_NNODES", "empty, it is an option without a value"),
+    ],
+)
+def test_an_empty_value_counts_only_where_it_does_something(name: str, why: str) -> None:
+    messages = [found.message for found in settings.judge([(ENV, name, "")], {})]
+    assert messages == ([f"{ENV} sets {name}: {why}"] if why else [])

@@ -55,8 +55,8 @@ def _debian(monkeypatch: pytest.MonkeyPatch) -> None:
         name="openmpi", version="5.0.7-1", suite="trixie", path="pool/o/x.orig.tar.xz", file="x.orig.tar.xz",
         size=1, sha256="1" * 64,
     )  # fmt: skip
-    monkeypatch.setattr(debian, "source_packages", lambda *_: (old,))
-    monkeypatch.setattr(debian, "resolve_root", lambda *_: IMAGE)
+    monkeypatch.setattr(debian, "source_packages", lambda *_: ((old,), {}))
+    monkeypatch.setattr(debian, "resolve_root", lambda *_: (IMAGE, {}))
 
 
 @pytest.fixture

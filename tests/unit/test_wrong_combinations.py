@@ -18,7 +18,7 @@ from imagebuilder.catalog import select
 from imagebuilder.debian import suites
 from imagebuilder.errors import ConflictError, ImagebuilderError, InputError
 from imagebuilder.host.site import Site
-from imagebuilder.lock.model import Deb, Source
+from imagebuilder.lock.model import Archives, Deb, Source
 from imagebuilder.recipe import Recipe
 from imagebuilder.resolve import archivepins, debian, debpins
 from imagebuilder.resolve.locking import make_lock
@@ -73,7 +73,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Answer for apt from the table, with what the program itself says of a table that does not fit."""
 
-    def resolve(request: Request, _site: Site, below: System | None = None) -> tuple[Deb, ...]:
+    def resolve(
+        request: Request, _site: Site, below: System | None = None
+    ) -> tuple[tuple[Deb, ...], Archives]:
         suites.facts(request.distribution, request.suite)
         compilers = [name for name in request.packages if re.fullmatch(r"(g\+\+|gfortran)-1[234]", name)]
         known = {**dict.fromkeys((*_plain_packages(), *compilers), ("1.0-1",)), **ARCHIVE}
@@ -87,15 +89,15 @@ def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
         if problems:
             raise ConflictError.of(problems)
         names = {*(package.partition("=")[0] for package in request.packages), "python3.13"}
-        return (
-            samples.deb("libc6", "2.41-12"),
-            *(samples.deb(name, known[name][0]) for name in sorted(names)),
-        )
+        debs = (samples.deb(name, known[name][0]) for name in sorted(names))
+        return (samples.deb("libc6", "2.41-12"), *debs), {}
 
-    def source_packages(_request: Request, name: str, suite: str, _site: Site) -> tuple[Source, ...]:
+    def source_packages(
+        _request: Request, name: str, suite: str, _site: Site
+    ) -> tuple[tuple[Source, ...], Archives]:
         version = SOURCES.get((name, suite))
         if version is None:
-            return ()
+            return (), {}
         file = f"{name}_{version.partition('-')[0]}.orig.tar.xz"
         found = Source(
             name=name,
@@ -106,11 +108,11 @@ def _archive(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
             size=1,
             sha256="5" * 64,
         )
-        return (found,)
+        return (found,), {}
 
     monkeypatch.setattr(debian, "resolve_debs", resolve)
     monkeypatch.setattr(debian, "source_packages", source_packages)
-    monkeypatch.setattr(debian, "resolve_root", lambda *_: (samples.deb("libc6", "2.41-12"),))
+    monkeypatch.setattr(debian, "resolve_root", lambda *_: ((samples.deb("libc6", "2.41-12"),), {}))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "uv"))
 
 
