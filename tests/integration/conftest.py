@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -26,6 +25,7 @@ from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.engine import Engine
 from imagebuilder.store import LayerRecord, Store
 from tests.support import oslayer
+from tests.support.answers import built_image
 from tests.support.servers import RegistryServer, registry_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +40,7 @@ GROUPS = {
         "test_any_image",
         "test_checkpoints",
         "test_examples",
+        "test_gpus",
         "test_launched",
         "test_main_job",
         "test_peers",
@@ -49,7 +50,13 @@ GROUPS = {
         "test_smoke_controls",
     ),
     "small system": ("test_confinement", "test_os_layer", "test_tools"),
-    "small recipe": ("test_elsewhere", "test_engines", "test_prove_elsewhere", "test_published"),
+    "small recipe": (
+        "test_compile",
+        "test_elsewhere",
+        "test_engines",
+        "test_prove_elsewhere",
+        "test_published",
+    ),
 }
 
 Built = Callable[[Path | str], str]
@@ -148,7 +155,7 @@ def small_os(store: Store) -> SmallOs:
     """A small system, made by this host's own tools."""
     site = detect(tools="host")
     wanted = oslayer.small()
-    layer = oslayer.layer_of(wanted, debian.resolve_debs(wanted, site))
+    layer = oslayer.layer_of(wanted, debian.resolve_debs(wanted, site)[0])
     debs = oslayer.fetched(layer, store, site)
     return SmallOs(layer=layer, debs=debs, record=build_os_layer(layer, debs, store, no_advance))
 
@@ -194,6 +201,6 @@ def _build(path: Path, store: Store) -> str:
         store.root,
     ]
     result = process.run(command, timeout=_BUILD_SECONDS)
-    reference: str = json.loads(result.stdout)["reference"]
+    reference: str = built_image(result.stdout)["reference"]
     assert reference, result.stdout
     return reference

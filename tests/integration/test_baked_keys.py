@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from imagebuilder.core.process import Result, run
 from imagebuilder.store import Store
 from tests.integration.conftest import Built
 from tests.support import recipes
+from tests.support.answers import built_image, result
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 BAKED = "ssh: {port: 2222, user: trainer, keys: baked}"
@@ -35,15 +35,13 @@ def test_baked_keys_from_build_to_push(
     options = ("--store", store.root)
     first = imagebuilder("build", recipe, "--load", "--json", *options)
     assert "everybody who can pull the image can log in" in first.stderr
-    made = json.loads(first.stdout)
+    made = built_image(first.stdout)
     try:
         # Random, but made once for each lock.
-        again = json.loads(imagebuilder("build", recipe, "--json", *options).stdout)
+        again = built_image(imagebuilder("build", recipe, "--json", *options).stdout)
         assert again["digest"] == made["digest"]
         checks = ("--check", "contents", "--check", "ssh", "--check", "mpirun")
-        tested = json.loads(
-            imagebuilder("smoke-test", recipe, "--json", *checks, *options, check=False).stdout
-        )
+        tested = result(imagebuilder("smoke-test", recipe, "--json", *checks, *options, check=False).stdout)
         status = {row["name"]: row["status"] for row in tested["checks"]}
         assert (status["contents"], status["ssh"], status["mpirun"]) == ("passed", "passed", "passed")
         assert any("ssh key in a layer" in caveat for caveat in tested["caveats"])

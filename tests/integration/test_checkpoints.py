@@ -19,6 +19,7 @@ from docker import DockerClient
 
 from imagebuilder.core import process
 from tests.integration.conftest import ROOT, Built
+from tests.support import answers
 
 # Saves checkpoints, and says what torch itself finds in the first two of them.
 _SAVE = """
@@ -100,8 +101,8 @@ class Compare:
         """What differs between two files, by name."""
         result = self(*words, "--json")
         assert result.code == 1, result.stderr
-        (comparison,) = json.loads(result.stdout)
-        return {row["name"]: row for row in comparison["differences"]}
+        (pair,) = answers.result(result.stdout)["pairs"]
+        return {row["name"]: row for row in pair["comparison"]["differences"]}
 
     def refused(self, name: str) -> str:
         """The one line of an error, and what to do if anything, about a file."""
@@ -136,10 +137,10 @@ def test_what_torch_finds_is_told(compare: Compare) -> None:
 def test_a_file_equals_itself_in_another_format(compare: Compare) -> None:
     result = compare("one.pt", "one.pt", "one-old-format.pt", "--json")
     assert result.code == 0, result.stdout + result.stderr
-    one, other = json.loads(result.stdout)
+    one, other = answers.result(result.stdout)["pairs"]
     assert one["equal"]
-    assert other["counts"] == one["counts"]
-    assert one["counts"]["optimizer"]["equal"] > 10
+    assert other["comparison"]["counts"] == one["comparison"]["counts"]
+    assert one["comparison"]["counts"]["optimizer"]["equal"] > 10
     assert compare("types.pt", "types.pt").code == 0
 
 
@@ -171,7 +172,7 @@ def test_tolerances_and_kinds_that_are_asked_for(compare: Compare) -> None:
     rows = compare.rows("edge-a.pt", "edge-b.pt", "--only", "buffer", "--buffer", "n?*")
     assert rows.keys() == {"long", "big", "nan", "new"}
     result = compare("edge-a.pt", "edge-a.pt", "--json", "--buffer", "freq")
-    (counts,) = [row["counts"] for row in json.loads(result.stdout)]
+    (counts,) = [row["comparison"]["counts"] for row in answers.result(result.stdout)["pairs"]]
     # `mine` is a torch.nn.Parameter, `listed` is in the file's own list, a mask cannot be trained.
     assert counts["buffer"]["equal"] == len(("long", "big", "freq", "listed", "mask"))
 
@@ -274,8 +275,8 @@ def test_safetensors_are_read(compare: Compare) -> None:
     _safetensors(header)(compare.folder / "plain.safetensors")
     _safetensors({**header, **metadata})(compare.folder / "listed.safetensors")
     result = compare("plain.safetensors", "listed.safetensors", "--json")
-    (comparison,) = json.loads(result.stdout)
-    assert (result.code, comparison["counts"]["buffer"]["equal"]) == (0, 1)
+    (pair,) = answers.result(result.stdout)["pairs"]
+    assert (result.code, pair["comparison"]["counts"]["buffer"]["equal"]) == (0, 1)
 
 
 def test_nothing_of_the_host_is_inside(compare: Compare, engine: DockerClient) -> None:

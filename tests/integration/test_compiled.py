@@ -83,7 +83,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, store: Store) -> Bench:
         tar.addfile(member, io.BytesIO(PROGRAM.encode()))
     asked = request(select(recipe.load(ROOT / "recipes" / "cpu-mpi.yaml", catalog.names())))
     site = detect()
-    debs = debian.resolve_root(asked, ("gcc-14", "libc6-dev"), (), site)
+    debs, _ = debian.resolve_root(asked, ("gcc-14", "libc6-dev"), (), site)
     urls = debian.locate_debs(debs, asked.distribution, asked.suite, site)
     missing = [
         download.Download(name=deb.name, urls=urls[deb.sha256], size=deb.size, sha256=deb.sha256)

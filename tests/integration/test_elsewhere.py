@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from imagebuilder.core import process
 from imagebuilder.lock import model as locks
 from imagebuilder.store import Store
 from tests.support import elsewhere, recipes
+from tests.support.answers import built_image
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 
@@ -25,7 +25,7 @@ def test_the_same_digest_elsewhere(store: Store, tmp_path: Path) -> None:
 
 def require_same_digest(recipe: Path, store: Store) -> None:
     """Build a recipe here and in another place; soak does it with a shipped recipe."""
-    here = json.loads(process.run([PROGRAM, *build(recipe, store)], timeout=3000).stdout)
+    here = built_image(process.run([PROGRAM, *build(recipe, store)], timeout=3000).stdout)
     with tempfile.TemporaryDirectory(prefix="imagebuilder-elsewhere-") as name:
         # Not below pytest's folder, which is closed to other users; the recipe can be there.
         (place := Path(name) / "place").mkdir()
@@ -36,7 +36,7 @@ def require_same_digest(recipe: Path, store: Store) -> None:
         elsewhere.give(Path(name))
         command = elsewhere.command(place, PROGRAM, *build(copied[0], other))
         result = process.run(command, timeout=3000, cwd=place)
-        made = json.loads(result.stdout)
+        made = built_image(result.stdout)
         assert made["layers_made"] == made["layers"]
         # The other place was one: files are the other user's, and its clock is ahead.
         assert other.blob(made["digest"]).stat().st_uid == elsewhere.UID

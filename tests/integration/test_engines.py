@@ -15,8 +15,9 @@ from imagebuilder.core import process
 from imagebuilder.layers.package import build_package_wheel
 from imagebuilder.plan import PackageLayer
 from imagebuilder.store import ImageRecord, Store
-from imagebuilder.workflow import read_plans
+from imagebuilder.workflow import read_locks, read_plans
 from tests.support import contents, recipes, sameness
+from tests.support.answers import built_image
 from tests.support.sameness import Side
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
@@ -26,7 +27,7 @@ _SECONDS = 3000
 def build(recipe: Path, store: Store, *options: str | Path) -> dict[str, Any]:
     argv: tuple[str | Path, ...] = (PROGRAM, "build", recipe, "--store", store.root, "--json")
     result = process.run([*argv, "--progress", "lines", *options], timeout=_SECONDS)
-    found: dict[str, Any] = json.loads(result.stdout)
+    found: dict[str, Any] = built_image(result.stdout)
     return found
 
 
@@ -128,8 +129,13 @@ def require_same_files(recipe: Path, store: Store, shop: Store) -> None:
     assert wrong == []
     # What nothing needs any more is no longer allowed.
     assert used == {rule.paths for rule in sameness.ALLOWED}
-    config = docker.json(docker.manifest["config"]["digest"])["config"]
-    ours = json.loads(store.blob(embedded.config).read_bytes())["config"]
+    theirs, ours = (
+        docker.json(docker.manifest["config"]["digest"]),
+        json.loads(store.blob(embedded.config).read_bytes()),
+    )
+    # The lock's date: BuildKit takes it as SOURCE_DATE_EPOCH.
+    assert theirs["created"] == ours["created"] == read_locks(recipe).file.sections[0].created
+    config, ours = theirs["config"], ours["config"]
     assert config["Labels"].pop("org.imagebuilder.engine") == "docker"
     for key in ("Entrypoint", "User", "WorkingDir", "ExposedPorts", "Labels"):
         assert config[key] == ours[key]

@@ -13,6 +13,7 @@ from docker import DockerClient
 
 from imagebuilder.core import process
 from imagebuilder.plan.sshkeys import make_keys
+from imagebuilder.smoke.report import read
 from tests.integration.conftest import ROOT, Built, remove_images
 from tests.support.clusters import Hosts, Slurm, slurm
 from tests.support.pods import PEERS, SCRIPTS, docker, pods
@@ -141,6 +142,25 @@ def test_slurm_runs_mpi_from_a_job_file(cluster: Slurm) -> None:
     launch(cluster.image, "slurm", cluster.shared / "mpi", *BARE, *RATE, "--", *MPI)
     assert "to start at" in cluster.run("sbatch", "--test-only", "job.sh", folder="/shared/mpi").stderr
     assert cluster.submit("/shared/mpi") == ("COMPLETED", fitted("node0", "node1") + "\n")
+
+
+def test_the_smoke_test_runs_in_an_allocation_and_leaves_nothing(cluster: Slurm, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    checks = [f"--check={name}" for name in ("pins", "names", "mpirun", "rendezvous", "collectives")]
+    command = (PROGRAM, "smoke-test", "--runtime", "slurm", "--report", report, "--store", tmp_path / "store")
+    with cluster.allocated(tmp_path) as given:
+        process.run((*command, *checks), env=given, timeout=200, check=False)
+    found = read(report)
+    results = {check.name: check.summary for check in found.checks if check.status == "passed"}
+    assert {check.name: check.findings for check in found.checks if check.status == "failed"} == {}
+    assert (found.runtime, found.nodes, found.digest) == ("slurm", 2, "")
+    assert results["mpirun"] == "2 ranks on 2 hosts, exact sum through mpi4py, started by srun"
+    assert results["rendezvous"].startswith("2 agents met by host name and by IP address, 2 ranks joined")
+    assert results["collectives"].startswith("allreduce, broadcast, allgather, reduce_scatter and all_to_all")
+    assert [note.partition(",")[0] for note in found.caveats if note.startswith("node")] == [
+        *("node0 is node0", "node1 is node1"),
+    ]
+    assert cluster.left() == []
 
 
 def test_slurm_is_told_of_a_rank_that_fails(cluster: Slurm) -> None:

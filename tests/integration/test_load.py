@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docker.errors import ImageNotFound
 
 from imagebuilder.engines.load import load
+from imagebuilder.image import repack
 from imagebuilder.smoke import engine as engines
 from imagebuilder.smoke.engine import Engine
 from imagebuilder.store import Store
@@ -81,6 +84,48 @@ def test_only_missing_layers_travel(local: Engine, images: Store) -> None:
     found = local.client.images.get(second.reference)
     assert found.labels == {"org.imagebuilder.recipe": "load-sample", "org.imagebuilder.test": "two"}
     assert found.id in {changed.manifest, changed.config}
+
+
+def test_layers_packed_with_zstd_are_pulled_and_run(local: Engine, images: Store) -> None:
+    program = Path("/sbin/ldconfig").read_bytes()  # Debian links it statically: it needs no other file
+    image = put_image(images, [{"program": program}, {"b": os.urandom(100_000)}], name="zstd-sample")
+    packed = repack.repack(image, images).images[image.manifest]
+    assert load(packed, images, local).moved_bytes >= packed.layers[0].record.size
+    reference = load(packed, images, local).reference
+    # Docker's classic store and Podman know an image by its config, which is the same in gzip.
+    assert local.client.images.get(reference).id in {packed.manifest, image.config}
+    ran = local.client.containers.run(
+        reference, entrypoint=["/program"], command=["--version"], remove=True, network_mode="none"
+    )
+    assert b"ldconfig" in ran
+
+
+def test_an_older_image_without_a_name_is_removed_unless_a_container_uses_it(
+    local: Engine, images: Store
+) -> None:
+    def loaded(content: str, recipe: str = "mine") -> str:
+        # The same tag, as after a change of the user's own files.
+        image = put_image(images, [{"a": content.encode()}], name=recipe)
+        reference = load(dataclasses.replace(image, tag="one"), images, local).reference
+        return str(local.client.images.get(reference).id)
+
+    first = loaded("first")
+    second = loaded("second")
+    with pytest.raises(ImageNotFound):
+        local.client.images.get(first)
+    container = local.client.containers.create(second, command=["true"])
+    try:
+        loaded("third")
+        assert local.client.images.get(second).id == second
+    finally:
+        container.remove()
+    # An image of somebody else's that had our name.
+    other = loaded("other", recipe="theirs")
+    local.client.api.tag(other, "localhost/mine" if local.kind == "podman" else "mine", "one")
+    for reference in ("theirs:one", "theirs:latest"):
+        local.client.images.remove(f"localhost/{reference}" if local.kind == "podman" else reference)
+    loaded("fourth")
+    assert local.client.images.get(other).id == other
 
 
 def test_an_engine_elsewhere_gets_an_archive(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import signal
@@ -19,6 +17,7 @@ from imagebuilder.core import process
 from imagebuilder.core.process import Result
 from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import INTERRUPTED, GateError, InputError
+from imagebuilder.fetch import locked
 from imagebuilder.host.site import detect
 from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
@@ -26,6 +25,8 @@ from imagebuilder.smoke.report import read
 from imagebuilder.store import ImageRecord, Store, cache
 from tests.integration.conftest import ROOT, Built
 from tests.support import layers, programs
+from tests.support.answers import built_image
+from tests.support.answers import result as result_of
 from tests.support.servers import registry_server
 
 RECIPE = ROOT / "recipes" / "cuda12-torch.yaml"
@@ -41,7 +42,7 @@ def imagebuilder(
 
 def build(recipe: Path, store: Store, env: dict[str, str] | None = None) -> dict[str, object]:
     result = imagebuilder("build", recipe, "--json", "--progress", "lines", store=store, env=env)
-    made: dict[str, object] = json.loads(result.stdout)
+    made: dict[str, object] = built_image(result.stdout)
     return made
 
 
@@ -88,7 +89,8 @@ def test_the_two_node_proof_covers_every_layer_of_the_stack(proven: ImageRecord,
     assert report.mode == "cpu"
     assert any("NCCL not exercised" in caveat for caveat in report.caveats)
     skipped = {name for name, found in status.items() if found == "skipped"}
-    assert skipped == {"transport", "nccl-tests", "own-training", "scaling"}, "all others can run, unasked"
+    unasked = {"transport", "nccl-tests", "own-training", "own-tests", "scaling"}
+    assert skipped == unasked, "all others can run"
     assert set(status.values()) == {"passed", "skipped"}
 
 
@@ -106,9 +108,9 @@ def test_what_loads_is_what_the_lock_says(proven: ImageRecord, store: Store) -> 
         "openmpi": 3,
         "python": 3,
     }.items():
-        locked = lock.pins[name].split(".")[:parts]
+        pinned = lock.pins[name].split(".")[:parts]
         for node in ("node0", "node1"):
-            assert found[name][node].partition("+")[0].split(".") == locked, (name, node, found[name])
+            assert found[name][node].partition("+")[0].split(".") == pinned, (name, node, found[name])
 
 
 def test_an_unproven_image_is_not_pushed_unless_that_is_said(
@@ -125,11 +127,11 @@ def test_an_unproven_image_is_not_pushed_unless_that_is_said(
 def test_a_proven_image_is_pushed_and_another_nccl_pushes_nccl_alone(
     proven: ImageRecord, store: Store, registry: str, tmp_path: Path
 ) -> None:
-    first = json.loads(imagebuilder("push", RECIPE, f"{registry}/team/torch", "--json", store=store).stdout)
+    first = result_of(imagebuilder("push", RECIPE, f"{registry}/team/torch", "--json", store=store).stdout)
     assert first["digest"] == proven.manifest
     # The repository has another name than the recipe.
     assert "cuda12-torch-torch2.10.0-cu12.8-py3.13-trixie" in first["tags"]
-    again = json.loads(imagebuilder("push", RECIPE, f"{registry}/team/torch", "--json", store=store).stdout)
+    again = result_of(imagebuilder("push", RECIPE, f"{registry}/team/torch", "--json", store=store).stdout)
     assert again["pushed_bytes"] == 0
 
     other = copied(RECIPE, tmp_path, lambda text: text.replace('"2.27.5"', '"2.28.9"') + "override: [nccl]\n")
@@ -142,7 +144,7 @@ def test_a_proven_image_is_pushed_and_another_nccl_pushes_nccl_alone(
     ]
     assert [layer.component for layer in changed] == ["nccl"]
     words = ("push", other, f"{registry}/team/torch", "--untested", "--json")
-    pushed = json.loads(imagebuilder(*words, store=store).stdout)
+    pushed = result_of(imagebuilder(*words, store=store).stdout)
     assert (pushed["moved"], set(pushed["tags"]) & set(first["tags"])) == ([], set())
     wheel = next(
         w for w in lockfile.read(locks.path_for(other)).sections[0].wheels if w.name == "nvidia-nccl-cu12"
@@ -169,7 +171,8 @@ def test_ctrl_c_ends_the_installation_and_leaves_nothing_half_written(store: Sto
     recipe = ROOT / "recipes" / "cpu-mpi.yaml"
     build(recipe, store)
     other = Store(tmp_path / "store")
-    shutil.copytree(store.root / "downloads", other.root / "downloads", copy_function=os.link)
+    lock = lockfile.read(recipe.with_suffix(".lock")).sections[0]
+    locked.copy((*lock.debs, *lock.wheels), store, other)
     command: list[str | Path] = [PROGRAM, "build", recipe, "--progress", "lines", "--store", other.root]
     with programs.running(command) as child:
         assert child.stderr is not None

@@ -170,9 +170,13 @@ def test_conflicts_with_the_real_archive_name_what_it_has(asked: Request, site: 
 
 
 def test_an_older_release_resolves(asked: Request, site: Site) -> None:
-    debs = debian.resolve_debs(dataclasses.replace(asked, suite="bookworm", deb_pins=(), python="3.11"), site)
+    debs, archives = debian.resolve_debs(
+        dataclasses.replace(asked, suite="bookworm", deb_pins=(), python="3.11"), site
+    )
     assert {"apt", "bash", "libc6", "openmpi-bin", "python3"} <= {deb.name for deb in debs}
     assert debian.glibc(debs) == "2.36"
+    assert archives.keys() == {"bookworm", "bookworm-security", "bookworm-updates"}
+    assert max(archives.values()) > "2026-01-01"
 
 
 def test_unstable_moves_and_the_conflict_says_where_it_is(asked: Request, site: Site) -> None:

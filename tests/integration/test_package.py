@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from imagebuilder.plan import PackageLayer, WheelLayer
 from imagebuilder.store import Store
 from tests.integration.conftest import ROOT
 from tests.support import elsewhere
+from tests.support.answers import built_image
 
 BUILD = """
 import pickle, sys
@@ -174,10 +174,10 @@ def test_a_package_is_built_into_its_own_layer_and_runs(
     process.run([program, "lock", path, "--store", store.root], timeout=300)
     build: list[str | Path] = [program, "build", path, "--json", "--progress", "lines"]
     build += ["--store", store.root]
-    first = json.loads(process.run([*build, "--load"], timeout=900).stdout)
+    first = built_image(process.run([*build, "--load"], timeout=900).stdout)
     said = engine.containers.run(first["reference"], ["train"], remove=True)
     assert said.decode().strip() == "trains with numpy"
     module.write_text(f"{module.read_text()}# a changed line\n")
-    second = json.loads(process.run(build, timeout=300).stdout)
+    second = built_image(process.run(build, timeout=300).stdout)
     assert second["digest"] != first["digest"]
     assert (second["layers_made"], second["tag"]) == (1, first["tag"])

@@ -71,6 +71,34 @@ def test_a_ddp_script_by_torchrun_as_the_containers_command(built: Built) -> Non
     require_learnt(log)
 
 
+LAUNCH = ("python", "-m", "torch.distributed.launch")
+
+
+def test_a_script_with_both_spellings_of_local_rank_by_torch_s_old_launcher(built: Built) -> None:
+    with pods(built(ROOT / "recipes" / "cuda12-torch.yaml")) as job:
+        names = []
+        for rank, host in enumerate(("first", "second")):
+            place = ("--nnodes=2", f"--node_rank={rank}", "--nproc_per_node=1", "--master_addr=first")
+            script = (f"{SCRIPTS}/ddp_local_ranks.py", "--snapshot=/tmp/snapshot.pt")
+            command = [*LAUNCH, *place, "--master_port=29500", *script]
+            names.append(job.start(host, *ONE_THREAD, command=command))
+        require_ended(names)
+        require_learnt(docker("logs", names[0]).stdout)
+
+
+def test_a_script_with_the_old_local_rank_needs_use_env_since_torch_2(built: Built) -> None:
+    script = (f"{SCRIPTS}/ddp_local_rank.py", "--snapshot=/tmp/snapshot.pt")
+    with pods(built(ROOT / "recipes" / "cuda12-torch.yaml")) as job:
+        refused = job.start("refused", command=[*LAUNCH, "--nproc_per_node=1", *script])
+        learnt = job.start(
+            "learnt", *ONE_THREAD, command=[*LAUNCH, "--use-env", "--nproc_per_node=2", *script]
+        )
+        require_ended([learnt])
+        require_learnt(docker("logs", learnt).stdout)
+        assert docker("wait", refused).stdout.strip() == "1"
+        assert "error: unrecognized arguments: --local-rank=0" in docker("logs", refused).stderr
+
+
 def test_a_ddp_script_by_mpirun_between_ssh_nodes(built: Built, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     make_keys(keys, name="peers")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
@@ -16,6 +15,8 @@ from imagebuilder.core import process
 from imagebuilder.store import Store
 from tests.integration.conftest import ROOT
 from tests.support import elsewhere
+from tests.support.answers import built_image, one_image
+from tests.support.answers import result as result_of
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 # The image's user is not root, so that owners count.
@@ -67,7 +68,7 @@ def write_project(top: Path) -> None:
 
 def build(recipe: Path, store: Store, *options: str | Path) -> dict[str, object]:
     words = ("build", recipe, "--json", "--progress", "lines", "--store", store.root, *options)
-    made: dict[str, object] = json.loads(process.run([PROGRAM, *words], timeout=3000).stdout)
+    made: dict[str, object] = built_image(process.run([PROGRAM, *words], timeout=3000).stdout)
     return made
 
 
@@ -138,7 +139,7 @@ def test_the_same_project_gives_the_same_digest_elsewhere(recipe: Path, store: S
             other.root,
         )
         result = process.run(elsewhere.command(place, PROGRAM, *words), timeout=600, cwd=place)
-        there = json.loads(result.stdout)
+        there = built_image(result.stdout)
     assert (there["layers_made"], there["digest"]) == (2, here["digest"])
 
 
@@ -149,7 +150,7 @@ def test_a_changed_line_is_one_layer_and_some_kilobytes(recipe: Path, own: Store
     (recipe.parents[1] / "src" / "train.py").write_text("print('trains better')\n")
     made = build(recipe, own)
     assert (made["layers_made"], made["fetched_bytes"]) == (1, 0)
-    sent = json.loads(process.run([PROGRAM, *push], timeout=600).stdout)
+    sent = result_of(process.run([PROGRAM, *push], timeout=600).stdout)
     assert sent["digest"] == made["digest"]
     assert 0 < sent["pushed_bytes"] < 20_000
 
@@ -165,7 +166,7 @@ def test_a_changed_line_is_proven_by_the_checks_that_it_can_change(
     process.run([PROGRAM, *smoke], timeout=600)
     train.write_text("print('imagebuilder-metric: loss=0.25')\n")
     build(recipe, own)
-    report = json.loads(process.run([PROGRAM, *smoke], timeout=600).stdout)
+    report = result_of(process.run([PROGRAM, *smoke], timeout=600).stdout)
     checks = {check["name"]: check for check in report["checks"]}
     assert [name for name, check in checks.items() if check["reused"]] == ["failure"]
     assert checks["failure"]["reused"]["digest"] == first["digest"]
@@ -175,10 +176,10 @@ def test_a_changed_line_is_proven_by_the_checks_that_it_can_change(
     process.run([PROGRAM, "push", recipe, f"{registry}/proven", "--store", own.root], timeout=600)
     verified = process.run([PROGRAM, "verify", target, "--json"], timeout=600, check=False)
     assert verified.code == 0, verified.stdout + verified.stderr
-    told = next(check for check in json.loads(verified.stdout)["checks"] if check["name"] == "report")
+    told = next(check for check in one_image(verified.stdout)["checks"] if check["name"] == "report")
     assert (told["status"], f"(1 of them reused from {str(first['digest'])[:19]})" in told["detail"]) == (
         "passed",
         True,
     )
-    again = json.loads(process.run([PROGRAM, *smoke, "--again"], timeout=600).stdout)
+    again = result_of(process.run([PROGRAM, *smoke, "--again"], timeout=600).stdout)
     assert (again["earlier"], [check for check in again["checks"] if check["reused"]]) == (None, [])

@@ -17,6 +17,7 @@ from docker.errors import APIError
 from imagebuilder.core.process import Result, run
 from imagebuilder.store import Store
 from tests.integration.conftest import Built
+from tests.support.answers import one_image, result
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "recipes" / "cpu-mpi.yaml"
@@ -75,7 +76,7 @@ def hosts(
     imagebuilder(builder, "build", "cpu-mpi.yaml", "--locked", *words)
     repository = f"{registry}/elsewhere/cpu-mpi"
     pushed = imagebuilder(builder, "push", "cpu-mpi.yaml", repository, "--candidate", "--json", *words)
-    found = Hosts(builder=builder, lab=lab, repository=repository, digest=json.loads(pushed.stdout)["digest"])
+    found = Hosts(builder=builder, lab=lab, repository=repository, digest=result(pushed.stdout)["digest"])
     try:
         yield found
     finally:
@@ -84,7 +85,7 @@ def hosts(
 
 
 def tags(hosts: Hosts) -> list[str]:
-    return list(json.loads(imagebuilder(hosts.lab, "inspect", hosts.name, "--json").stdout)["tags"])
+    return list(one_image(imagebuilder(hosts.lab, "inspect", hosts.name, "--json").stdout)["tags"])
 
 
 def test_a_candidate_is_proven_elsewhere_and_promoted(hosts: Hosts, engine: DockerClient) -> None:

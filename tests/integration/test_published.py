@@ -27,7 +27,9 @@ from imagebuilder.registry import Client, Options, parse, reader
 from imagebuilder.smoke import report as reports
 from imagebuilder.store import ImageRecord, Store
 from tests.integration.conftest import Built
-from tests.support import oci_schemas, recipes
+from tests.support import alone, oci_schemas, recipes
+from tests.support.answers import one_image
+from tests.support.answers import result as result_of
 from tests.support.proven import put_proven, report_of
 from tests.support.pushing import push
 
@@ -79,7 +81,8 @@ def cosign_verify(key: Path, name: str, *, check: bool = True) -> Result:
 def lend(store: Store, name: str, folder: Path) -> tuple[Store, ImageRecord]:
     """Lend an image with a report of its own: what the smoke test says of it is not what is tested here."""
     lent = Store(folder)
-    for kind in ("blobs", "images", "layers", "sources"):
+    for kind in ("blobs", "images", "layers", "sources", "sparse"):
+        (store.root / kind).mkdir(exist_ok=True)
         (lent.root / kind).symlink_to(store.root / kind)
     image = lent.image(name)
     assert image is not None
@@ -147,7 +150,7 @@ def test_cosign_verifies_the_provenance_in_its_envelope(shop: Shop, lent: Store)
     refused = cosign("verify-attestation", "--key", shop.folder / "theirs.pub", *words, check=False)
     assert refused.code != 0
     options = ["--store", str(lent.root), "--json", "--key", str(shop.folder / "ours.pub")]
-    checks = json.loads(imagebuilder("verify", shop.name, *options).stdout)["checks"]
+    checks = one_image(imagebuilder("verify", shop.name, *options).stdout)["checks"]
     assert {row["name"]: row["status"] for row in checks}["attestation"] == "passed"
 
 
@@ -172,14 +175,14 @@ def test_we_verify_what_cosign_signed(shop: Shop, lent: Store) -> None:
     names += [f"{shop.repository}@{e.digest}" for e in reader.referrers(shop.client(), shop.image.manifest)]
     for name in names:
         cosign("sign", "--key", shop.folder / "theirs.key", "--tlog-upload=false", "--yes", name)
-    after = json.loads(imagebuilder(*words, shop.folder / "theirs.pub").stdout)
+    after = one_image(imagebuilder(*words, shop.folder / "theirs.pub").stdout)
     assert after["passed"]
     statuses = {check["name"]: check["status"] for check in after["checks"]}
     # cosign signs what it is shown; the envelope of the provenance is one that our push makes.
     assert statuses.pop("attestation") == "not checked"
     assert set(statuses.values()) == {"passed"}
     # Both stand beside each other, for both programs.
-    assert json.loads(imagebuilder(*words, shop.folder / "ours.pub").stdout)["passed"]
+    assert one_image(imagebuilder(*words, shop.folder / "ours.pub").stdout)["passed"]
     cosign_verify(shop.folder / "ours.pub", shop.name)
     cosign_verify(shop.folder / "theirs.pub", shop.name)
 
@@ -290,7 +293,7 @@ def test_podman_takes_an_image_with_documents(registry: str, short_folder: Path,
 
 
 def test_inspect_shows_it(shop: Shop, lent: Store) -> None:
-    seen = json.loads(imagebuilder("inspect", shop.name, "--json").stdout)
+    seen = one_image(imagebuilder("inspect", shop.name, "--json").stdout)
     assert seen["digest"] == shop.image.manifest
     assert shop.image.tag in seen["tags"]
     assert seen["pins"]["openmpi"] == "5.0.7"
@@ -307,7 +310,7 @@ def test_inspect_shows_it(shop: Shop, lent: Store) -> None:
     }
     text = imagebuilder("inspect", shop.name).stdout
     assert f"digest     {shop.image.manifest}" in text
-    local = json.loads(imagebuilder("inspect", "cpu-mpi", "--store", lent.root, "--json").stdout)
+    local = one_image(imagebuilder("inspect", "cpu-mpi", "--store", lent.root, "--json").stdout)
     # Who says how old it is depends on who is asked.
     assert local["age"]["source"] == "when it was built here"
     apart = {"place", "documents", "tags", "reference", "signature", "report", "reports", "age"}
@@ -319,7 +322,7 @@ def test_inspect_shows_it(shop: Shop, lent: Store) -> None:
 def test_pushing_again_changes_nothing(shop: Shop, lent: Store) -> None:
     before = dict(manifests(shop))
     words = ["push", "cpu-mpi", shop.repository, "--json", "--store", str(lent.root)]
-    again = json.loads(imagebuilder(*words, "--sign-key", shop.folder / "ours.key").stdout)
+    again = result_of(imagebuilder(*words, "--sign-key", shop.folder / "ours.key").stdout)
     assert (again["signed"], again["pushed_bytes"]) == (0, 0)
     assert dict(manifests(shop)) == before
 
@@ -331,13 +334,14 @@ def test_made_again_from_the_registry_alone(
     (tmp_path / "lent").mkdir()
     lent, image = lend(store, "small", tmp_path / "lent")
     name, key = f"{registry}/published/small-recipe", shop.folder / "ours.key"
-    imagebuilder("push", "small", name, "--sign-key", key, "--store", lent.root)
-    # A store that knows nothing but the downloads, elsewhere than the one that made the image.
+    (lent.root / "downloads").symlink_to(store.root / "downloads")
+    imagebuilder("push", "small", name, "--sources", "--sign-key", key, "--store", lent.root)
+    # An empty store, in a network that holds the registry alone.
     fresh = tmp_path / "fresh"
-    fresh.mkdir()
-    (fresh / "downloads").symlink_to(store.root / "downloads")
     words = ["verify", "--rebuild", f"{name}@{image.manifest}", "--json", "--store", str(fresh)]
-    result = json.loads(imagebuilder(*words, "--key", shop.folder / "ours.pub", timeout=900).stdout)
+    with alone.reaching(registry, tmp_path) as inside:
+        key = shop.folder / "ours.pub"
+        result = one_image(run([*inside, PROGRAM, *words, "--key", key], timeout=900).stdout)
     assert result["passed"], result
     rebuilt = result["checks"][-1]
     assert (rebuilt["name"], rebuilt["status"]) == ("rebuild", "passed")

@@ -23,6 +23,7 @@ from imagebuilder.registry.credentials import ANONYMOUS, Credentials
 from imagebuilder.store import ImageRecord, Store
 from tests.integration.conftest import Built
 from tests.support import token_server
+from tests.support.answers import result
 from tests.support.images import noise, put_image
 from tests.support.planted import Maker
 from tests.support.pushing import push
@@ -254,7 +255,7 @@ def test_the_command_line_refuses_says_why_and_records_what_is_waived(
     put_image(images, [{secret["OpenSSH key"].path: secret["OpenSSH key"].text}], name="leaky")
     pushed = imagebuilder(*words, "--untested", "--allow-baked-keys")
     assert pushed.code == 0, pushed.stderr
-    record = json.loads(pushed.stdout)
+    record = result(pushed.stdout)
     flags = [item["flag"] for item in record["waivers"]]
     assert flags == ["--untested", "--allow-baked-keys"]
     assert pushed.stderr.count("warning: --") == 2
@@ -263,7 +264,7 @@ def test_the_command_line_refuses_says_why_and_records_what_is_waived(
     still = imagebuilder(*words, "--untested")
     assert (still.code, "points to another image" in still.stderr) == (10, True)
     moved = imagebuilder(*words, "--untested", "--move")
-    assert [tag for tag, _ in json.loads(moved.stdout)["moved"]] == ["x", "tag1", "0" * 12]
+    assert [tag for tag, _ in result(moved.stdout)["moved"]] == ["x", "tag1", "0" * 12]
 
 
 def test_a_shipped_image_holds_no_secret(built: Built, store: Store) -> None:

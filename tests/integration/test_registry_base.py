@@ -28,6 +28,7 @@ from imagebuilder.recipe import RegistryImage
 from imagebuilder.registry import Client, Options, parse, reader
 from imagebuilder.store import ImageRecord, Store
 from tests.support import standin_base
+from tests.support.answers import one_image, result
 from tests.support.fileserver import serving
 from tests.support.planted import Maker
 from tests.support.servers import free_port, registry_server
@@ -240,7 +241,7 @@ def test_it_runs_and_holds_what_it_says(made: Made, engine: DockerClient, world:
     """
     words = ("--site", world.site, "--store", made.store.root, "--json")
     said = imagebuilder("smoke-test", made.recipe, "--mode", "cpu", *words, code=1).stdout
-    status = {check["name"]: check["status"] for check in json.loads(said)["checks"]}
+    status = {check["name"]: check["status"] for check in result(said)["checks"]}
     assert [name for name in status if status[name] == "failed"] == ["pins"]
     assert {status[name] for name in ("contents", "link", "ssh", "environment", "mpirun")} == {"passed"}
     reference = f"on-a-base:{made.image.tag}"
@@ -258,14 +259,14 @@ def test_it_runs_and_holds_what_it_says(made: Made, engine: DockerClient, world:
 
 def test_a_push_beside_the_base_links_its_layers(made: Made, world: World) -> None:
     words = ("--untested", "--store", made.store.root, "--site", world.site, "--json")
-    pushed = json.loads(imagebuilder("push", made.recipe, f"{world.host}/team/image", *words).stdout)
+    pushed = result(imagebuilder("push", made.recipe, f"{world.host}/team/image", *words).stdout)
     assert pushed["mounted_blobs"] == 3
     tag = f"{made.image.name}-{made.image.tag}"
     assert pushed["tags"][0] == tag
     client = Client(parse(f"{world.host}/team/image:{tag}"), Options())
     assert reader.image_manifest(client, tag)[0].digest == made.image.manifest
     verified = imagebuilder("verify", f"{world.host}/team/image:{tag}", "--json", code=1).stdout
-    checks = {check["name"]: check for check in json.loads(verified)["checks"]}
+    checks = {check["name"]: check for check in one_image(verified)["checks"]}
     # It was not tested, and says so; all that was said about packages holds.
     assert {name for name, check in checks.items() if check["status"] == "failed"} <= {"report", "signature"}
     inspected = imagebuilder("inspect", f"{world.host}/team/image:{tag}").stdout

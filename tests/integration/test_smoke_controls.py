@@ -16,7 +16,7 @@ from tests.support import broken
 @pytest.mark.parametrize("name", broken.names(sample=True))
 def test_what_is_broken_is_caught_and_named(name: str, built: Built, connected: Engine, store: Store) -> None:
     case = broken.read(name)
-    sound = built(ROOT / "recipes" / f"{case.base}.yaml")
+    sound = built(broken.recipe(case.base))
     with broken.image(name, sound, case.image, connected, store) as reference:
         report = broken.run(case, reference, connected, store)
     assert not report.passed

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.core import process
+from imagebuilder.plan.rootfs import COMPAT
 from imagebuilder.plan.sshkeys import make_keys
-from tests.integration.conftest import Built
+from tests.integration.conftest import ROOT, Built
 from tests.support import recipes
 
 GREETING = r"""env:
@@ -259,6 +260,39 @@ def test_a_library_path_of_ones_own_reaches_the_ranks_unchanged(site: Site, keys
     for node in (here, there):
         result = here.exec("mpirun", "-np", "1", "--host", node.name, "printenv", "LD_LIBRARY_PATH")
         assert result.stdout == "/opt/mine:/opt/other\n"
+
+
+@pytest.mark.parametrize(("driver", "added"), [("535.54.03", True), ("580.65.06", False)])
+def test_cuda_compat_reaches_ssh_and_ranks_where_the_driver_is_old(
+    site: Site, keys: Path, tmp_path: Path, driver: str, added: bool
+) -> None:
+    compat = "/usr/local/cuda/compat"
+    folder = tmp_path / "compat"
+    folder.mkdir()
+    (folder / "libcuda.so.570.86.15").write_text('"driver":[535,550,570]')
+    (folder / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Tue Jan  7\n")
+    # Nothing can be mounted into /proc, and no variable names another file: the script is another one.
+    script = (ROOT / "imagebuilder/plan/files/cuda-compat.sh").read_text()
+    (tmp_path / "script").write_text(script.replace("/proc/driver/nvidia/version", f"{compat}/version"))
+    mounts = ("-v", f"{folder}:{compat}:ro", "-v", f"{tmp_path / 'script'}:{COMPAT}:ro")
+    options = (*mounts, "-v", f"{keys}:{SECRETS}:ro", "-e", "LD_LIBRARY_PATH=/opt/mine")
+    here, there = site.node(*options), site.node(*options)
+    ask = ("printenv", "LD_LIBRARY_PATH")
+    ways = {
+        "command": site.run(*options, command=ask),
+        "login shell": here.exec("bash", "-lc", " ".join(ask)),
+        "ssh": here.exec("ssh", there.name, *ask),
+        **{
+            f"rank on {node.name}": here.exec(
+                "bash", "-lc", f"mpirun -np 1 --host {node.name} {' '.join(ask)}"
+            )
+            for node in (here, there)
+        },
+    }
+    expected = f"{compat}:/opt/mine" if added else "/opt/mine"
+    assert {way: result.stdout.strip() for way, result in ways.items()} == dict.fromkeys(ways, expected)
+    # The engine starts it, with the image's variables.
+    assert here.exec(*ask).stdout == "/opt/mine\n"
 
 
 def variables(text: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -26,9 +27,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_everything_that_the_program_reads_is_in_the_wheel(wheel: Path) -> None:
     listed = process.run(
-        ["git", "ls-files", "-z", "imagebuilder", "recipes", "dockerfiles"], timeout=60, cwd=ROOT
+        ["git", "ls-files", "-z", "imagebuilder", "recipes", "dockerfiles/Dockerfile.j2"],
+        timeout=60,
+        cwd=ROOT,
     )
-    committed = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+    committed = {
+        name
+        for name in listed.stdout.split("\0")
+        if (ROOT / name).is_file() and Path(name).name != "README.md"
+    }
     expected = {
         name if name.startswith("imagebuilder/") else f"imagebuilder/_share/{name}" for name in committed
     }
@@ -37,8 +44,18 @@ def test_everything_that_the_program_reads_is_in_the_wheel(wheel: Path) -> None:
 
 def test_nothing_but_the_package_is_in_the_wheel(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in zipfile.ZipFile(wheel).namelist()} == {
-        "imagebuilder"
+        "imagebuilder",
+        "imagebuilder_dl",
     }
+
+
+def test_a_package_index_shows_a_readme_without_links_to_pages_that_it_does_not_have(wheel: Path) -> None:
+    file = zipfile.ZipFile(wheel)
+    (name,) = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
+    shown = file.read(name).decode().partition("\n\n")[2]
+    assert shown.startswith("# imagebuilder\n")
+    assert "\n## More\n" not in shown
+    assert [link for link in re.findall(r"\]\(([^)]+)\)", shown) if not link.startswith("https://")] == []
 
 
 def test_the_installed_wheel_works(wheel: Path, tmp_path: Path) -> None:

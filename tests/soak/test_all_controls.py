@@ -28,7 +28,7 @@ def test_what_is_broken_is_caught_and_named(
     name: str, built: Built, connected: Engine, store: Store, table: dict[str, broken.Caught]
 ) -> None:
     case = broken.read(name)
-    sound = built(ROOT / "recipes" / f"{case.base}.yaml")
+    sound = built(broken.recipe(case.base))
     with broken.image(name, sound, case.image, connected, store) as reference:
         report = broken.run(case, reference, connected, store)
     assert not report.passed
@@ -37,11 +37,11 @@ def test_what_is_broken_is_caught_and_named(
     table[name] = found
 
 
-@pytest.mark.parametrize("base", ["cpu-mpi", "cuda12-torch"])
+@pytest.mark.parametrize("base", ["cpu-mpi", "cuda12-torch", "frameworks", "mxnet"])
 def test_an_image_with_a_layer_that_breaks_nothing_passes(
     base: str, built: Built, connected: Engine, store: Store
 ) -> None:
-    sound = built(ROOT / "recipes" / f"{base}.yaml")
+    sound = built(broken.recipe(base))
     with broken.image("sound", sound, broken.HARMLESS, connected, store) as reference:
         report = broken.run(None, reference, connected, store)
     assert report.passed, broken.said(report)

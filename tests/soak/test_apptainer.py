@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagebuilder.core import process
+from imagebuilder.smoke.report import read
 from imagebuilder.store import Store
 from tests.integration.conftest import ROOT, Built
 from tests.integration.test_launched import MPI, RATE, fitted, launch, require_learnt
@@ -36,6 +37,13 @@ apt-get -q install -y --no-install-recommends -t trixie munge slurm-client slurm
 useradd --create-home --uid 1000 person
 """
 _USER = "person"
+# Part of a script that plays srun: what is below the shared folder here is below /shared on the nodes.
+_REPLACED = """for word; do
+    shift
+    case $word in "$HERE"/*) word=/shared/${word#"$HERE"/} ;; esac
+    set -- "$@" "$word"
+done
+"""
 # The scripts are on the shared folder: Apptainer mounts nothing of it by itself but the user's home.
 SMALL = ("--variant", "apptainer", "--nodes", "2", "--gpus", "0", "--volume", "host:/shared:/shared")
 DDP = ("python", "/shared/ddp_torchrun.py", "--snapshot", "/tmp/snapshot.pt")
@@ -97,6 +105,26 @@ def test_mpi_in_sif(cluster: Slurm, built: Built) -> None:
     cluster.run("apptainer", "build", "mpi.sif", "oci-archive:mpi.tar", user=_USER)
     words = (*RATE, "--", "python", f"/shared/{Path(MPI[1]).name}")
     assert fitted("node0", "node1") in submit(cluster, image, "mpi.sif", "sif", *words)
+
+
+def test_the_smoke_test_runs_in_squashfs_and_leaves_nothing(cluster: Slurm, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = (PROGRAM, "smoke-test", "--runtime", "slurm", "--image-file", cluster.shared / "mpi.sqsh")
+    words = ("--report", report, "--store", tmp_path / "store")
+    with cluster.allocated(tmp_path, _USER) as given:
+        # The nodes have the folder at another path than this host.
+        (tmp_path / "srun").write_text(
+            (tmp_path / "srun").read_text().replace("exec docker", _REPLACED + "exec docker")
+        )
+        environment = {**given, "HERE": str(cluster.shared)}
+        result = process.run((*command, *words), env=environment, timeout=400, check=False)
+    assert report.exists(), result.stderr
+    found = read(report)
+    assert {check.name: check.findings for check in found.checks if check.status == "failed"} == {}, result
+    results = {check.name: check.summary for check in found.checks if check.status == "passed"}
+    assert results["mpirun"] == "2 ranks on 2 hosts, exact sum through mpi4py, started by srun"
+    assert results["pins"].startswith("loaded: ")
+    assert cluster.left() == []
 
 
 def test_squashfs_has_the_variables_of_the_image(cluster: Slurm) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from imagebuilder.plan import BuiltLayer
 from imagebuilder.smoke.report import read
 from imagebuilder.store import Store
 from imagebuilder.workflow import read_locks, read_plan
+from tests.support.answers import built_image
 
 PROGRAM = Path(sys.executable).parent / "imagebuilder"
 SECONDS = 3600
@@ -39,7 +39,7 @@ def test_a_compiled_mpi_is_proven_on_two_nodes_and_comes_out_the_same_again(
 ) -> None:
     path = recipe(tmp_path, mpi)
     build = (PROGRAM, "build", path, "--load", "--json", "--progress", "lines", "--store", store.root)
-    reference = json.loads(process.run(build, timeout=SECONDS).stdout)["reference"]
+    reference = built_image(process.run(build, timeout=SECONDS).stdout)["reference"]
     report = tmp_path / "report.json"
     smoke = (PROGRAM, "smoke-test", path, "--mode", "cpu", "--store", store.root, "--report", report)
     process.run(smoke, timeout=SECONDS)

@@ -36,6 +36,7 @@ from tests.integration.test_registry_base import (
     world,
 )
 from tests.support import contents
+from tests.support.answers import built_image, one_image
 
 __all__ = ["made", "world"]
 _SECONDS = 3000
@@ -47,7 +48,7 @@ def test_buildkit_builds_and_loads_it_on_the_base_of_the_lock(
     """Nothing asks the registry that the base is named after: the store has the base, and the packages."""
     words = ("--engine", "docker", "--load", "--site", world.site, "--store", made.store.root)
     result = process.run([PROGRAM, "build", made.recipe, *words, "--json"], timeout=_SECONDS)
-    reference = json.loads(result.stdout)["reference"]
+    reference = built_image(result.stdout)["reference"]
     try:
         image = engine.images.get(reference)
         config = image.attrs["Config"]
@@ -74,7 +75,7 @@ def test_buildkit_gives_the_same_files_of_packages(made: Made, world: World, tmp
     place = tmp_path / "docker"
     words = ("--engine", "docker", "--site", world.site, "--store", made.store.root, "--json")
     built = process.run([PROGRAM, "build", made.recipe, "--output", place, *words], timeout=_SECONDS)
-    told = json.loads(built.stdout)
+    told = built_image(built.stdout)
     blobs = place / "blobs" / "sha256"
     manifest = json.loads((blobs / told["digest"].removeprefix("sha256:")).read_bytes())
     base = [layer.record.digest for layer in made.image.layers[:3]]
@@ -103,7 +104,7 @@ def test_two_builds_in_different_surroundings_give_the_same_bytes(
         packages=("libnccl2", "python3", "python3-venv"),
         deb_pins=(),
     )
-    debs = debian.resolve_debs(asked, site, system)
+    debs, _ = debian.resolve_debs(asked, site, system)
     nothing: Callable[..., None] = lambda *_words: None  # noqa: E731  both are told what nobody asks
     missing = locked.absent(debs, made.store)
     locked.fetch(missing, made.lock, made.store, site, advance=nothing, finished=nothing)
@@ -140,7 +141,7 @@ def test_what_was_published_is_built_again_from_what_is_attached(made: Made, wor
         timeout=_SECONDS,
         check=False,
     )
-    checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
+    checks = {check["name"]: check for check in one_image(result.stdout)["checks"]}
     assert checks["rebuild"]["status"] == "passed", checks["rebuild"]
 
 
@@ -152,5 +153,5 @@ def test_without_a_network_the_digest_is_the_same(made: Made, world: World, tmp_
     words = ("build", made.recipe, "--site", world.site, "--store", other.root, "--json")
     # The registry and the archive of this test are on the loopback interface, which is down in there.
     told = process.run(["unshare", "--net", PROGRAM, *words], timeout=_SECONDS)
-    assert json.loads(told.stdout)["digest"] == made.image.manifest
-    assert json.loads(told.stdout)["fetched_bytes"] == 0
+    assert built_image(told.stdout)["digest"] == made.image.manifest
+    assert built_image(told.stdout)["fetched_bytes"] == 0
