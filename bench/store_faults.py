@@ -194,7 +194,7 @@ def damaged(start: Start, root: Path, kind: str, how: str, digest: object) -> Ro
         outcome = "the next build makes it good"
     else:
         cache.verify(store, no_advance, remove=True)
-        outcome = "`cache verify --remove` and the next build make it good"
+        outcome = "`cache verify --fix` and the next build make it good"
     # Of a record there is nothing to verify: it is looked at whenever it is used.
     if kind != "layers" and not named:
         wrong.append("not named by cache verify")

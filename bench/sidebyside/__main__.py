@@ -19,9 +19,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from bench import words
 from bench.sidebyside import consumer, limits, machine, rendering, samples, tables
 from bench.sidebyside.samples import Run, Sample
 from bench.sidebyside.sides import SIDES
@@ -214,10 +215,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="begin nothing after so many for each recipe"
     )
-    parser.add_argument("--sides", type=_words(tuple(SIDES)), default=tuple(SIDES), help=",".join(SIDES))
+    parser.add_argument("--sides", type=words(tuple(SIDES)), default=tuple(SIDES), help=",".join(SIDES))
     parser.add_argument(
         "--work",
-        type=_words((*WORKS, *EXTRAS)),
+        type=words((*WORKS, *EXTRAS)),
         default=(*WORKS, *EXTRAS),
         help=f"kinds of work, with commas between; also {', '.join(EXTRAS)}:\n{kinds}",
     )
@@ -226,16 +227,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=Path, metavar="FILE", help="JSON; keeps those of others")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the tables, as Markdown")
     return parser.parse_args()
-
-
-def _words(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        words = tuple(word for word in text.split(",") if word)
-        if unknown := [word for word in words if word not in known]:
-            raise argparse.ArgumentTypeError(f"`{unknown[0]}` is none of {', '.join(known)}")
-        return words
-
-    return parse
 
 
 if __name__ == "__main__":

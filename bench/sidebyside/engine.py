@@ -30,13 +30,14 @@ class Engine:
     """A `dockerd` that can be made anew.
 
     Attributes:
-        folder: holds its data.
+        folder: holds its data; with `classic` in Docker's own image store, else in containerd's.
         host: what DOCKER_HOST leads to it.
 
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, classic: bool = False) -> None:
         self.folder = folder
+        self._classic = classic
         # Paths of sockets are short: not in the folder.
         self._run = Path(tempfile.mkdtemp(prefix="ib-bench-", dir="/run"))
         self.host = f"unix://{self._run}/docker.sock"
@@ -56,7 +57,7 @@ class Engine:
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("address", "add", self._address, "dev", self._bridge)
         config = {
-            "features": {"containerd-snapshotter": True},
+            "features": {"containerd-snapshotter": not self._classic},
             "data-root": str(self.folder / "data"),
             "exec-root": str(self._run / "exec"),
             "pidfile": str(self._run / "docker.pid"),

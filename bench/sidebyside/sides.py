@@ -31,6 +31,8 @@ _CA = "--mount=type=secret,id=ca,target=/run/secrets/ca.crt"
 _PIP_CONF = "--mount=type=secret,id=pip,target=/etc/pip.conf"
 
 
+# The registry's access log says what it sent.
+_LOGGED = {"log": {"level": "warn"}}
 # The guide's second half: what the project requires is a layer of its own, and the package comes after it.
 _UV_PROJECT = (
     "COPY project /workspace\n"
@@ -59,13 +61,13 @@ class Side(ABC):
         self.folder = folder
         self.bases = bases
         (folder / "registry").mkdir(parents=True)
-        self.registry = RegistryServer(folder / "registry")
+        self.registry = RegistryServer(folder / "registry", extra=_LOGGED)
 
     def reset(self) -> None:
         """Forget everything: nothing is built, nothing is cached, the registry is empty."""
         self.stop()
         (self.folder / "registry").mkdir(parents=True)
-        self.registry = RegistryServer(self.folder / "registry")
+        self.registry = RegistryServer(self.folder / "registry", extra=_LOGGED)
         self.registry.start()
 
     @property
@@ -82,6 +84,9 @@ class Side(ABC):
 
     def tidy(self, variant: Variant) -> None:  # noqa: B027  (most sides have nothing to do)
         """Give back the disk that a state takes, where nothing that comes later is faster with it."""
+
+    def end_building(self) -> None:  # noqa: B027  (most sides have nothing to do)
+        """Give back the disk that only a build needs: from now on images are pulled."""
 
     def name_of(self, variant: Variant) -> str:
         """Name an image in the side's registry; all states of a recipe are tags of one repository."""
@@ -144,6 +149,9 @@ class DockerSide(Side):
         if self.one_step:
             self.engine.docker("image", "rm", "--force", self.name_of(variant))
             self.engine.docker("buildx", "prune", "--all", "--force", "--filter", "type=regular")
+
+    def end_building(self) -> None:
+        self.engine.stop()
 
     @abstractmethod
     def dockerfile(self, variant: Variant) -> str: ...
@@ -230,6 +238,10 @@ class Embedded(Side):
 
     name = "imagebuilder"
     skipped: frozenset[str] = frozenset()
+    push_options: tuple[str, ...] = ()
+
+    def end_building(self) -> None:
+        shutil.rmtree(self.store)
 
     @property
     def store(self) -> Path:
@@ -254,7 +266,8 @@ class Embedded(Side):
 
     def push(self, variant: Variant) -> None:
         # Its gates and attachments are its own: what others lack is left out, but the search for secrets.
-        self._run("push", variant.recipe, self.name_of(variant), "--untested", "--no-attach", "--move")
+        options = ("--untested", "--no-attach", "--move", *self.push_options)
+        self._run("push", variant.recipe, self.name_of(variant), *options)
 
     def _with_base(self) -> None:
         for part in ("blobs", "layers"):

@@ -1,0 +1,1 @@
+"""The pulling side: `python -m bench.pull --help`."""
