@@ -5,12 +5,14 @@ With --check nothing is written; the exit code is 1 where a file is not what it 
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import sys
+import textwrap
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from imagebuilder import catalog, cli
+from imagebuilder.cli import answer, results
 from imagebuilder.core import files
 from imagebuilder.launch import targets
+from imagebuilder.lock import file as lockfile
 from imagebuilder.recipe import Recipe
 from imagebuilder.smoke import evidence, report
 from imagebuilder.smoke.run import CHECKS
@@ -51,9 +55,11 @@ def generated() -> dict[Path, str]:
         reference / "recipe.md": _page(_recipe()),
         reference / "catalog.md": _page(_catalog()),
         reference / "cli.md": _page(_cli()),
+        reference / "json.md": _page(_json()),
         reference / "report.md": _page(_report()),
         reference / "report.schema.json": json.dumps(report.schema(), indent=2) + "\n",
         reference / "checks.md": _page(_checks()),
+        reference / "frameworks.md": _page(_frameworks()),
         reference / "launch.md": _page(_launch()),
     }
 
@@ -163,10 +169,68 @@ def _cli() -> Iterator[str]:
         yield from _command(f"imagebuilder {name}", command)
 
 
+def _json() -> Iterator[str]:
+    yield "# Output of --json"
+    yield ""
+    yield "With `--json`, a verb prints one JSON document, whether it succeeds or not, and nothing else on"
+    yield "stdout. Messages, warnings and progress go to stderr, as without it. The document is the same for"
+    yield "all verbs except for `result`:"
+    yield ""
+    yield "| key | value |"
+    yield "|---|---|"
+    yield f"| `version` | {answer.VERSION}; goes up when a key disappears or gets another meaning |"
+    yield "| `command` | the verb, such as `build` or `cache ls` |"
+    yield "| `ok` | whether the exit code is 0 |"
+    yield "| `result` | what the verb did, see below; null if it ended before that |"
+    yield "| `error` | null if the exit code is 0 |"
+    yield "| `error.code` | the [exit code](exit-codes.md) |"
+    yield (
+        "| `error.problems` | what is wrong: a list of `message`, `where` (file, line and key) and `hint`; "
+        "empty if the result says it, as with a failed smoke test |"
+    )
+    yield ""
+    yield "```console"
+    yield "$ imagebuilder push recipes/cpu-mpi.yaml registry.example/team/mpi --json > pushed.json"
+    yield "$ jq -r .result.digest pushed.json"
+    yield "```"
+    yield ""
+    yield "`imagebuilder schema --json VERB` prints the JSON Schema of the whole document."
+    for verb, kind in results.RESULTS.items():
+        yield from ["", f"## {verb}", ""]
+        if kind is report.Report:
+            yield "The [report of a smoke test](report.md)."
+            continue
+        yield from [_summary(kind), "", "| key | value |", "|---|---|"]
+        yield from _result_rows(kind, "")
+
+
+def _result_rows(kind: type, prefix: str) -> Iterator[str]:
+    """List the keys of a result, those inside of it with a path such as `images[].digest`."""
+    for name, annotation in typing.get_type_hints(kind).items():
+        path, inner = f"{prefix}{name}", annotation
+        if typing.get_origin(inner) in (typing.Union, types.UnionType):
+            inner = next(part for part in typing.get_args(inner) if part is not type(None))
+        if typing.get_origin(inner) is tuple:
+            path, inner = f"{path}[]", typing.get_args(inner)[0]
+        elif typing.get_origin(inner) in (dict, Mapping):
+            path, inner = f"{path}.*", typing.get_args(inner)[1]
+        if dataclasses.is_dataclass(inner) and isinstance(inner, type):
+            yield f"| `{path}` | {_summary(inner)} |"
+            yield from _result_rows(inner, f"{path}.")
+        else:
+            yield f"| `{prefix}{name}` | {_kind(annotation)} |"
+
+
+def _summary(kind: type) -> str:
+    """Return a docstring up to its list of attributes, as one line."""
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").partition("Attributes:")[0].split())
+
+
 def _report() -> Iterator[str]:
     yield "# Report of a smoke test"
     yield ""
-    yield "`imagebuilder smoke-test --report` and `--json` write this JSON. For programs, the same is in"
+    yield "`imagebuilder smoke-test --report` writes this JSON, and `--json` prints it as the"
+    yield "[`result`](json.md). For programs, the same is in"
     yield "[the JSON Schema](report.schema.json). `imagebuilder report` turns it into HTML or JUnit XML."
     yield ""
     yield from [*_words(report.Report.__doc__), ""]
@@ -206,6 +270,57 @@ def _checks() -> Iterator[str]:
     yield "|---|---|---|"
     for check in CHECKS:
         yield f"| `{check.name}` | {check.title} | {check.criterion} |"
+
+
+def _frameworks() -> Iterator[str]:
+    yield "# Frameworks"
+    yield ""
+    yield "A framework is a component of the catalog that trains on several nodes. The smoke test runs the"
+    yield "checks of each framework that is pinned, one framework after the other, with scripts of its own."
+    yield ""
+    yield "| framework | what it is | launcher | checks | its name in the default tag | frozen upstream |"
+    yield "|---|---|---|---|---|---|"
+    for name, framework in catalog.frameworks().items():
+        launcher = f"`{framework.launcher.command[0]}`" if framework.launcher else "none"
+        checks, tag = _code(sorted(framework.payloads)), framework.tag
+        row = (f"`{name}`", catalog.load()[name].summary, launcher, checks, f"`{tag}`")
+        yield f"| {' | '.join(row)} | {framework.frozen or 'no'} |"
+    yield ""
+    yield "## Versions that fit together"
+    yield ""
+    yield "The shipped recipes pin these. Their locks hold everything else."
+    yield ""
+    yield "| recipe | Python | framework | CUDA, cuDNN, NCCL | MPI |"
+    yield "|---|---|---|---|---|"
+    for place in sorted((ROOT / "recipes").glob("*.lock")):
+        (lock, *_) = lockfile.read(place).sections
+        frameworks = [f"{name} {lock.pins[name]}" for name in catalog.frameworks() if name in lock.pins]
+        cuda = [lock.pins[name] for name in ("cuda", "cudnn", "nccl") if name in lock.pins]
+        mpi = [f"{name} {lock.pins[name]}" for name in ("openmpi", "mpich") if name in lock.pins]
+        cells = (
+            f"`{lock.recipe}`",
+            lock.python,
+            *(", ".join(part) or "-" for part in (frameworks, cuda, mpi)),
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield "## How ranks of each meet"
+    yield ""
+    yield "Every rank has the variables `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`."
+    for name, framework in catalog.frameworks().items():
+        told = f"**{catalog.load()[name].summary}**: {framework.meets}"
+        yield from ("", *textwrap.wrap(told, 100, break_on_hyphens=False)) if framework.meets else ()
+    yield ""
+    yield "## Older stacks"
+    yield ""
+    yield "CUDA 11 is for code that needs torch 2.0: `examples/recipes/cuda11-torch.yaml` pins torch 2.0.1,"
+    yield "whose wheels on the package index are for CUDA 11.7, and gcc 11, the newest that CUDA 11.7's"
+    yield "compiler works with. Its image was locked and rendered, and not run."
+    yield ""
+    yield "The stack of 2018 (CUDA 9.0, cuDNN 7.4, NCCL 2.3, TensorFlow 1.12, torch 1.3, MXNet 1.4, Python"
+    yield "3.5, gcc 4.9 on `nvidia/cuda:9.0-devel-ubuntu16.04`) is not expressed. The catalog begins with"
+    yield "CUDA 11, uv does not resolve for Python 3.5, and the smoke test's scripts need a later Python. The"
+    yield "package index still serves those wheels for Python 3.5; there are none of CUDA 9's libraries."
 
 
 def _launch() -> Iterator[str]:
