@@ -20,17 +20,19 @@ BIN := .venv/bin
 # Start the engine and the registry unless they run, and set the variables with their addresses.
 SERVICES = services=$$(scripts/services start); eval "$$services";
 
-.PHONY: help image test test-fast test-versions lint unit integration bench soak fuzz docs host host-tests clean
+.PHONY: help image test test-fast test-versions lint unit integration bench bench-pull soak fuzz docs host host-tests clean
 
 help:
 	@sed -n '3,4s/^# *//p' Makefile
-	@echo "also: make test-fast (style, types, unit tests), lint, unit, integration, bench, soak, fuzz, docs, clean"
+	@echo "also: make test-fast (style, types, unit tests), lint, unit, integration, bench, bench-pull, soak, fuzz, docs, clean"
 
+# At the end it prints what makes the commands above it work in your shell: make's own engine is not at the usual socket.
 image: $(BIN)/.ready host
 	$(SERVICES) $(BIN)/imagebuilder build $(RECIPE) --load
 	$(SERVICES) $(BIN)/imagebuilder smoke-test $(RECIPE)
-	@echo
-	@echo "The image passed its test. To push it: $(BIN)/imagebuilder push $(RECIPE) REGISTRY/NAME"
+	@$(SERVICES) echo; echo "The image passed its test. For the commands above, first run in your shell:"; \
+	echo "    export PATH=$(CURDIR)/$(BIN):\$$PATH"; \
+	[ -z "$${DOCKER_HOST:-}" ] || echo "    export DOCKER_HOST=$$DOCKER_HOST"
 
 # Style, types and unit tests run at the same time; each prints its output when it ends. Each run of pytest ends with
 # its own summary; .ci/run adds them up. The integration tests run in two processes on one engine and one store:
@@ -69,6 +71,11 @@ bench: $(BIN)/.ready host
 	$(BENCH) recipes/cuda12-torch.yaml --rounds 1 --sides plain,imagebuilder --work cold,nothing-changed,other-nccl,limits
 	$(BENCH) recipes/cuda12-torch.yaml --rounds $(BENCH_ROUNDS) --sides imagebuilder
 
+# The pulling side, for the engines that nodes have: plain, uv, gzip and zstd, pulled by Docker with both image stores
+# and by Podman. Nothing else may run at the same time; about 90 minutes a round, and 60 GB of disk.
+bench-pull: $(BIN)/.ready host
+	$(BIN)/python -m bench.pull recipes/cuda12-torch.yaml --rounds $(BENCH_ROUNDS) --out bench/pull.md
+
 # First run the long tests once: pushes through a proxy that cuts, delays, truncates and refuses connections at
 # random (bench/faulty-pushes.md), builds that are killed or run out of space (bench/store-faults.md), and every case
 # that is broken on purpose (tests/soak). Then repeat the integration tests, to find flaky tests and leaks.
@@ -77,24 +84,27 @@ SOAK_PUSHES ?= 200
 soak: $(BIN)/.ready host-tests
 	$(BIN)/python -m bench.faulty_pushes --pushes $(SOAK_PUSHES) --out bench/faulty-pushes.md
 	$(BIN)/python -m bench.store_faults --out bench/store-faults.md
+	$(BIN)/python -m bench.cache_faults --out bench/cache-faults.md
 	$(SERVICES) $(BIN)/pytest tests/soak
 	$(SERVICES) for round in $$(seq $(SOAK_ROUNDS)); do echo "round $$round of $(SOAK_ROUNDS)"; $(INTEGRATION) -n 2 -x; done
 
-# Give thousands of bad inputs to everything that reads other people's files: for FUZZ_SECONDS each or, if that is 0,
-# FUZZ_COUNT inputs each. Inputs that crash something are kept in .cache/fuzz.
+# Give thousands of bad inputs to everything that reads other people's files, for FUZZ_SECONDS each. The engine is
+# atheris, which has wheels for CPython 3.11 to 3.13. Inputs that crash something are kept in .cache/fuzz, and so is
+# what was learnt of each reader (corpus/).
 FUZZ_SECONDS ?= 120
-FUZZ_COUNT ?= 1000
 fuzz: $(BIN)/.ready
-	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --count $(FUZZ_COUNT) --out bench/fuzz.md
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --out bench/fuzz.md
 
 # Run the unit tests with the oldest versions of the dependencies, and on other Pythons (those that are installed).
 PYTHONS ?= 3.12 3.13
 test-versions: $(BIN)/.ready
 	scripts/test-versions lowest $(PYTHONS)
 
-# Generate docs/reference and recipes/recipe.schema.json from the code.
+# Generate docs/reference and recipes/recipe.schema.json from the code, and build the site in build/site.
 docs: $(BIN)/.ready
 	$(BIN)/python bin/generate_docs.py
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -q -c docs . build/site
+	@echo "The site is in build/site: open build/site/index.html"
 
 $(BIN)/.ready: pyproject.toml scripts/make-venv
 	scripts/make-venv $(PYTHON)
