@@ -151,6 +151,21 @@ def _unpacking(magic: bytes, source: Path | HashedReader, size: int) -> BinaryIO
     return cast("BinaryIO", source) if isinstance(source, HashedReader) else source.open("rb")
 
 
+def without_filler(archive: tarfile.TarFile, data: bytes, before: int = 0) -> bytes:
+    """Return an archive's last bytes without the zeros with which tarfile fills the last 10 kB.
+
+    Podman's reader of uploaded archives ends at the two zero blocks (tar(5)). If it has ended before all of
+    the zeros are sent, Podman answers with "broken pipe".
+
+    Args:
+        archive: The closed archive.
+        data: What was written of it last.
+        before: How many bytes were written earlier.
+
+    """
+    return data[: archive.offset - before]
+
+
 def errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that reading a damaged layer may raise."""
     from isal import igzip, isal_zlib

@@ -234,6 +234,16 @@ def _not_allowed(name: str, version: str, offered: Sequence[File], demands: Sequ
 
 
 def _offered_files(versions: Sequence[tuple[str, str]], target: Target) -> dict[str, tuple[File, ...]]:
+    """Return the files of packages by name. uv solves for one version of each."""
+    first = dict(versions)
+    offered = _offered_once(tuple(first.items()), target)
+    others = [(name, version) for name, version in versions if first[name] != version]
+    for name, more in _offered_files(others, target).items() if others else ():
+        offered[name] = (*offered.get(name, ()), *more)
+    return offered
+
+
+def _offered_once(versions: Sequence[tuple[str, str]], target: Target) -> dict[str, tuple[File, ...]]:
     try:
         return files(versions, target)
     except UnsolvableError:

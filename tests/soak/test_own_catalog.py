@@ -1,7 +1,7 @@
 """Components of a recipe's own folder, for real: one from the docs, and NCCL's plugin from a site's source.
 
-These tests do not download the plugin's own source. A stand-in for it has a configure script that takes the same
-options, and compiles against libfabric and CUDA's headers.
+These tests do not download the plugin's own source. A stand-in for it has a configure script that takes the
+same options, and compiles against libfabric and CUDA's headers.
 """
 
 from __future__ import annotations

@@ -181,6 +181,20 @@ def test_locked_wheels_are_found_again(world: Path) -> None:
     assert places == {wheel.sha256: ((world / wheel.file).as_uri(),) for wheel in wheels}
 
 
+def test_two_locked_versions_of_a_package_are_found_together(world: Path) -> None:
+    """The image has one; what is compiled for it is built with another."""
+    locked = []
+    for version in ("84.2.1", "80.10.2", "79.0.1"):
+        file = put(world, "setuptools", version)
+        locked.append(
+            samples.wheel("setuptools", version).model_copy(
+                update={"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+            )
+        )
+    places = locate_wheels(locked, "3.13", GLIBC, site(world))
+    assert places == {wheel.sha256: ((world / wheel.file).as_uri(),) for wheel in locked}
+
+
 def test_every_locked_wheel_that_is_gone_or_changed_is_named(world: Path) -> None:
     wheels, _ = resolve_wheels(asked(), GLIBC, site(world))
     (world / "pip-25.3-py3-none-any.whl").unlink()

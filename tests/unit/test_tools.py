@@ -20,6 +20,7 @@ from imagebuilder.host import engine as engines
 from imagebuilder.host import tools
 from imagebuilder.host.site import Site, ToolsSite, detect
 from imagebuilder.host.tools import HOST, container, image
+from imagebuilder.smoke.nodes import packing
 
 
 @pytest.fixture
@@ -105,6 +106,15 @@ def test_files_travel_as_root_s_with_the_folders_above_them(tmp_path: Path) -> N
     assert set(found) == {"a", "a/b", "a/b/file"}
     assert {(member.uid, member.gid, member.uname) for member in found.values()} == {(0, 0, "")}
     assert "a/other" in unpacked(list(container._packed(tmp_path, [""])))
+
+
+def test_what_is_sent_to_an_engine_ends_where_its_reader_ends(tmp_path: Path) -> None:
+    """Podman answers "broken pipe" if its reader has ended before it got everything."""
+    (tmp_path / "file").write_text("x" * 512)
+    of_a_folder = b"".join(container._packed(tmp_path, [""]))
+    of_data = packing.pack([packing.Item(path="/file", mode=0o644, data=b"x" * 512)], (0, 0))
+    for archive in (of_a_folder, of_data):
+        assert archive[-1536:] == b"x" * 512 + bytes(1024)
 
 
 def tar_of(*members: tuple[str, bytes | None]) -> tarfile.TarFile:

@@ -25,6 +25,7 @@ from docker.errors import APIError, DockerException
 
 from imagebuilder.core import process
 from imagebuilder.core.streams import IterReader
+from imagebuilder.core.tarstream import without_filler
 from imagebuilder.errors import BuildError, EnvironmentFault
 from imagebuilder.host import engine as engines
 from imagebuilder.host import leftovers
@@ -174,7 +175,8 @@ class ContainerSandbox:
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             tar.addfile(member, io.BytesIO(data))
         with explained("copying a file into the container of the tools"):
-            self.engine.client.api.put_archive(self.container, "/", buffer.getvalue())
+            archive = without_filler(tar, buffer.getvalue())
+            self.engine.client.api.put_archive(self.container, "/", archive)
 
     def run(
         self,
@@ -228,11 +230,14 @@ class ContainerSandbox:
 def _packed(folder: Path, names: Sequence[str]) -> Iterator[bytes]:
     """Write files below a folder as a tar, file by file."""
     buffer = io.BytesIO()
+    sent = 0
 
     def taken() -> bytes:
+        nonlocal sent
         data = buffer.getvalue()
         buffer.seek(0)
         buffer.truncate()
+        sent += len(data)
         return data
 
     with tarfile.open(fileobj=buffer, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_BLOCK) as tar:
@@ -243,7 +248,7 @@ def _packed(folder: Path, names: Sequence[str]) -> Iterator[bytes]:
             for path in [*reversed(parents), top, *below]:
                 tar.add(path, str(path.relative_to(folder)), recursive=False, filter=_of_root)
                 yield taken()
-    yield taken()
+    yield without_filler(tar, buffer.getvalue(), before=sent)
 
 
 def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:

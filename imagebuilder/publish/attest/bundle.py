@@ -216,7 +216,7 @@ def _report(image: ImageRecord, sent: ImageRecord, store: Store) -> tuple[ImageD
         raise InputError("the report is about another image", where=str(path), hint=hint)
     if sent is not image and found.report.config != image.config:
         raise InputError(
-            "the report does not name the image's config, so it proves nothing about layers with another compression",
+            "the report does not name the image's config: it is no proof for layers with another compression",
             where=str(path),
             hint=hint,
         )

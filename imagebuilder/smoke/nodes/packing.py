@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagebuilder import catalog
+from imagebuilder.core.tarstream import without_filler
 from imagebuilder.plan.sshkeys import make_keys
 from imagebuilder.smoke.nodes.cluster import FOLDER, PAYLOAD, SHARED
 
@@ -78,4 +79,4 @@ def pack(items: Iterable[Item], owner: tuple[int, int]) -> bytes:
             else:
                 info.size = len(item.data)
                 archive.addfile(info, io.BytesIO(item.data))
-    return buffer.getvalue()
+    return without_filler(archive, buffer.getvalue())
