@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from packaging.requirements import Requirement
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -25,7 +26,7 @@ from imagebuilder.cli import answer, results
 from imagebuilder.core import files
 from imagebuilder.launch import targets
 from imagebuilder.lock import file as lockfile
-from imagebuilder.recipe import Recipe
+from imagebuilder.recipe import Recipe, reading
 from imagebuilder.smoke import evidence, report
 from imagebuilder.smoke.run import CHECKS
 from imagebuilder.workflow import schemas
@@ -272,6 +273,27 @@ def _checks() -> Iterator[str]:
         yield f"| `{check.name}` | {check.title} | {check.criterion} |"
 
 
+def _compiled() -> Iterator[str]:
+    yield "## Compiled from source"
+    yield ""
+    yield "These examples compile a package against the other versions in their row. The smoke test has no"
+    yield "checks of such a package's own. `make soak` trains with Horovod and DeepSpeed in two containers by"
+    yield "their own launchers: `horovodrun` and `mpirun`, and `deepspeed` over pdsh or `mpirun`."
+    yield "[Compile packages](../how-to/compile.md) shows the commands."
+    yield ""
+    yield "| example | base | Python | compiled | with |"
+    yield "|---|---|---|---|---|"
+    for place in sorted((ROOT / "examples" / "recipes").glob("*.yaml")):
+        recipe = reading.load(place, catalog.names())
+        names = [entry.name for entry in recipe.compiled]
+        made = [text for text in recipe.pip if Requirement(text).name in names]
+        made += [f"{name} {recipe.pins[name]}" for name in names if name in recipe.pins]
+        beside = [f"{name} {pin}" for name, pin in recipe.pins.items() if name not in names]
+        cells = (f"`{recipe.name}`", str(recipe.base), recipe.python, ", ".join(made), ", ".join(beside))
+        if names:
+            yield f"| {' | '.join(cells)} |"
+
+
 def _frameworks() -> Iterator[str]:
     yield "# Frameworks"
     yield ""
@@ -303,6 +325,8 @@ def _frameworks() -> Iterator[str]:
             *(", ".join(part) or "-" for part in (frameworks, cuda, mpi)),
         )
         yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield from _compiled()
     yield ""
     yield "## How ranks of each meet"
     yield ""

@@ -1,4 +1,4 @@
-"""Horovod, compiled against the image's torch and MPI: in two containers by its own launchers; and what all share."""
+"""Horovod, compiled against the image's torch and MPI: in two containers by its own launchers, and twice."""
 
 from __future__ import annotations
 
