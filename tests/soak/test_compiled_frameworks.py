@@ -49,10 +49,10 @@ class Job:
 
 
 def put(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
-    """Copy the recipe of a framework and its patch, changed; returns the recipe."""
-    for path in (ROOT / "examples" / "recipes").glob(f"*{name}*"):
+    """Copy an example and its patch, changed; returns the recipe."""
+    for path in (ROOT / "examples" / "recipes").glob(f"*{name.partition('-')[2]}*"):
         shutil.copy(path, folder)
-    recipe = folder / f"cpu-{name}.yaml"
+    recipe = folder / f"{name}.yaml"
     text = recipe.read_text()
     for old, new in changes:
         assert text.count(old) == 1, old
@@ -81,7 +81,7 @@ def started(recipe: Path, store: Store, engine: DockerClient) -> Iterator[Job]:
 
 @pytest.fixture(scope="module")
 def horovod(store: Store, engine: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    yield from started(put(tmp_path_factory.mktemp("horovod"), "horovod"), store, engine)
+    yield from started(put(tmp_path_factory.mktemp("horovod"), "cpu-horovod"), store, engine)
 
 
 def test_horovod_says_what_it_was_built_with(horovod: Job) -> None:
@@ -127,13 +127,13 @@ def test_a_rank_that_fails_ends_the_job(horovod: Job, start: str, code: int, cau
 
 
 def test_an_image_without_mpi_does_not_compile_horovod_with_it(store: Store, tmp_path: Path) -> None:
-    recipe = put(tmp_path, "horovod", ('  openmpi: "4.1.4"\n', ""))
+    recipe = put(tmp_path, "cpu-horovod", ('  openmpi: "4.1.4"\n', ""))
     run("lock", recipe, store=store)
     result = run("build", recipe, "--progress", "lines", store=store, code=7)
     assert "Could NOT find MPI" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["horovod", "deepspeed"])
+@pytest.mark.parametrize("name", ["cpu-horovod", "cpu-deepspeed"])
 def test_a_framework_compiled_twice_is_the_same(store: Store, tmp_path: Path, name: str) -> None:
     recipe = put(tmp_path, name)
     run("lock", recipe, store=store)

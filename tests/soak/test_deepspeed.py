@@ -23,7 +23,7 @@ OPERATORS = ("CPU_ADAM", "CPU_ADAGRAD", "CPU_LION", "FUSED_ADAM")
 
 @pytest.fixture(scope="module")
 def deepspeed(store: Store, engine: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    yield from started(put(tmp_path_factory.mktemp("deepspeed"), "deepspeed"), store, engine)
+    yield from started(put(tmp_path_factory.mktemp("deepspeed"), "cpu-deepspeed"), store, engine)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_host_that_cannot_be_reached_is_named_in_time(
 
 
 def test_a_source_for_another_torch_is_refused_before_it_is_compiled(store: Store, tmp_path: Path) -> None:
-    recipe = put(tmp_path, "deepspeed", ("[torch, ", '["torch>=2.14", '))
+    recipe = put(tmp_path, "cpu-deepspeed", ("[torch, ", '["torch>=2.14", '))
     said = run("lock", recipe, store=store, code=4).stderr
     assert "deepspeed is compiled with `torch>=2.14`, and the image has torch 2.13.0" in said
 
@@ -109,7 +109,7 @@ def test_an_operator_for_a_torch_of_the_old_abi_ends_the_build(store: Store, tmp
     # torch's wheels had it up to 2.6. One operator is enough.
     others = [(f'DS_BUILD_{name}: "1"', f'DS_BUILD_{name}: "0"') for name in OPERATORS]
     old = ('DS_ENABLE_NINJA: "1"', 'CXXFLAGS: "-O2 -g0 -D_GLIBCXX_USE_CXX11_ABI=0"')
-    recipe = put(tmp_path, "deepspeed", old, *others)
+    recipe = put(tmp_path, "cpu-deepspeed", old, *others)
     run("lock", recipe, store=store)
     said = run("build", recipe, "--progress", "lines", store=store, code=7).stderr
     assert "deepspeed_shm_comm_op.cpython-311-x86_64-linux-gnu.so needs the symbol c10::" in said
