@@ -401,12 +401,24 @@ def _smoke_target(
         raise InputError("no image is given", where="imagebuilder smoke-test", hint=hint)
     image = built_image(text, store, platform)
     if image is None:
-        return _elsewhere(text, runtime, platform, plain_http, site)
+        try:
+            return _elsewhere(text, runtime, platform, plain_http, site)
+        except InputError as error:
+            raise _with_name_in_store(error, text, store) from None
     reference = load_image(image, store, site, runtime)
     found = targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
     word = named(text)
     gpus = read_recipe(word.path)[0].recipe.hosts.gpus if word.is_recipe else ()
     return replace(found, gpus=gpus)
+
+
+def _with_name_in_store(error: InputError, text: str, store: Store) -> InputError:
+    """Say so if the image that the engine lacks was built, and only not loaded."""
+    name = text.partition(":")[0]
+    if text not in {f"{image.name}:{image.tag}" for image in store.images(name)}:
+        return error
+    hint = f"the store has it, and this loads it: imagebuilder smoke-test {name}; a build does with --load"
+    return InputError(error.problems[0].message, where=text, hint=hint)
 
 
 def _elsewhere(text: str, runtime: str, platform: str, plain_http: bool, site: Site) -> SmokeTarget:
