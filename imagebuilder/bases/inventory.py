@@ -30,6 +30,8 @@ _KEPT = re.compile(
     r"|(?:.+/)?conda-meta/history|(?:.+/)?pkgconfig/(?:ompi|mpich)\.pc"
 )
 _SITE = re.compile(r"(?:.+/)?lib/python3\.[0-9]{1,2}/(?:site|dist)-packages")
+# A component and its version; a label may hold anything.
+_PIN = re.compile(r"[a-z0-9][a-z0-9+-]{0,62}=[A-Za-z0-9][A-Za-z0-9.+_-]{0,62}")
 # conda's cache of unpacked packages, which is not an environment.
 _CACHE = re.compile(r"(?:^|/)pkgs/")
 _DEBIAN_SITE = "usr/lib/python3/dist-packages"
@@ -133,6 +135,7 @@ class Inventory:
         port: the port of sshd.
         env, user, workdir, entrypoint, command: from the config.
         others: names of other settings in the config.
+        pins: the pins that the labels of an image of imagebuilder name.
 
     """
 
@@ -152,6 +155,7 @@ class Inventory:
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    pins: Mapping[str, str] = field(default_factory=dict)
 
 
 def wanted(path: str) -> bool:
@@ -176,8 +180,8 @@ def of_tree(tree: Tree, config: Mapping[str, Any], image: str) -> Inventory:
     seen = _walk(tree)
     status = tuple(_packages(system))
     manual, recommended = _asked_for(status, _kept(tree.find("var/lib/apt/extended_states")))
-    labels = config.get("Labels")
-    package = _text(labels.get(label_names.PACKAGE)) if isinstance(labels, dict) else ""
+    labels = _labels(config.get("Labels"))
+    package = labels.get(label_names.PACKAGE, "")
     own = canonicalize_name(package.partition(" ")[0])
     environments = _environments(tree, seen, env.get("PATH") or _DEFAULT_PATH, own)
     return Inventory(
@@ -199,6 +203,11 @@ def of_tree(tree: Tree, config: Mapping[str, Any], image: str) -> Inventory:
         entrypoint=_texts(config.get("Entrypoint")),
         command=_texts(config.get("Cmd")),
         others=tuple(name for name in ("Volumes", "Healthcheck", "OnBuild") if config.get(name)),
+        pins={
+            name: version
+            for name, version in label_names.pins(labels).items()
+            if _PIN.fullmatch(f"{name}={version}")
+        },
     )
 
 
@@ -207,6 +216,11 @@ def of_tree(tree: Tree, config: Mapping[str, Any], image: str) -> Inventory:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _labels(value: object) -> dict[str, str]:
+    items = value.items() if isinstance(value, dict) else ()
+    return {key: _text(text) for key, text in items}
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -96,6 +96,29 @@ def load(recipe: Path, pins: Iterable[str]) -> dict[str, Component]:
     return dict(sorted({**shipped, **made}.items()))
 
 
+def offered(recipe: Path, site: Path | None = None) -> tuple[dict[str, Component], tuple[str, ...]]:
+    """Read all components that a recipe at this path could pin.
+
+    Args:
+        recipe: the recipe's file, which need not exist.
+        site: the site's folder of catalog files; the recipe's own come first.
+
+    Returns:
+        The shipped components and those of both folders, and a note on each file that is none.
+
+    """
+    found, notes = dict[str, Component](), list[str]()
+    for folder in filter(None, (site, recipe.parent / FOLDER)):
+        there = _there(folder)
+        for name in sorted(there):
+            try:
+                found[name] = read(folder / f"{name}.yaml", there)
+            except InputError as error:
+                problem = error.problems[0]
+                notes.append(f"Not taken for a component: {problem.where}: {problem.message}.")
+    return dict(sorted({**model.load(), **found}.items())), tuple(notes)
+
+
 def all_of(folder: Path) -> dict[str, Component]:
     """Read the shipped components, and all that a folder describes; see `load`."""
     if not folder.is_dir():

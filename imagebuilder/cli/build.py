@@ -336,16 +336,18 @@ def _answer(
     from imagebuilder.cli import results
 
     images = tuple(
-        results.BuiltImage.of(built, verdict) for built, verdict in zip_longest(made, verdicts) if built
+        results.images.BuiltImage.of(built, verdict)
+        for built, verdict in zip_longest(made, verdicts)
+        if built
     )
     answer(
-        results.BuildResult(
+        results.images.BuildResult(
             name=whole.name,
             tag=whole.tag,
             digest=whole.manifest,
             reference=reference,
             images=images,
-            copied=results.CopiedResult.of(own),
+            copied=results.recipes.CopiedResult.of(own),
         )
     )
 

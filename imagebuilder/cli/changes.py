@@ -58,7 +58,7 @@ def diff(
     if as_json:
         from imagebuilder.cli import results
 
-        answer(results.DiffResult(same=found.same, difference=found))
+        answer(results.recipes.DiffResult(same=found.same, difference=found))
     elif html is None:
         show(found, before, after)
     if exit_code and not found.same:
@@ -98,11 +98,11 @@ def update(
         from imagebuilder.cli import results
 
         answer(
-            results.UpdateResult(
+            results.recipes.UpdateResult(
                 recipe=str(recipe_file),
                 written=not dry_run,
                 moved={
-                    name: results.MovedPin(before=old, after=new)
+                    name: results.recipes.MovedPin(before=old, after=new)
                     for name, (old, new) in updated.moved.items()
                 },
                 left=updated.left,

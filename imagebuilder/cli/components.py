@@ -8,7 +8,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from imagebuilder.cli.answer import answer
 from imagebuilder.cli.base import (
+    Json,
     ProgressKind,
     SiteFile,
     StoreFolder,
@@ -41,6 +43,7 @@ def catalog_test(
     tools: ToolsPlace = "",
     store: StoreFolder = None,
     progress: ProgressKind = "auto",
+    as_json: Json = False,
 ) -> None:
     """Lock, build and start a small image with one component, and show the version that its probe prints."""
     from imagebuilder.core.progress import shown
@@ -54,14 +57,28 @@ def catalog_test(
     wish = Wish(name=name, version=version, folder=folder, beside=pins, base=base, python=python)
     with shown(progress, sys.stderr) as live:
         check = try_component(wish, site, open_store(store), live, runtime=cast("Any", runtime), tools=tools)
-    row = check.evidence.get(name, {})
-    for node, answer in row.get("nodes", {}).items():
-        out(f"{node}: {answer or 'no answer'}")
-    if check.status == "passed" and row:
-        out(f"{name}: its probe prints a version that begins with the pinned {row['pin']}")
-        return
-    for finding in check.findings:
-        err(f"error: {finding.node}: {finding.message}" if finding.node else f"error: {finding.message}")
-    for line in check.evidence.get("not asked", ()):
-        err(f"not asked: {line}")
-    raise typer.Exit(TestFailure.exit_code)
+    row = check.evidence.get(name, {"pin": version, "nodes": {}})
+    problems = tuple(
+        f"{finding.node}: {finding.message}" if finding.node else finding.message
+        for finding in check.findings
+    )
+    problems += tuple(f"not asked: {line}" for line in check.evidence.get("not asked", ()))
+    passed = check.status == "passed" and bool(row["nodes"])
+    if as_json:
+        from imagebuilder.cli import results
+
+        versions = dict(row["nodes"])
+        answer(
+            results.TriedComponent(
+                name=name, pin=row["pin"], passed=passed, versions=versions, problems=problems
+            )
+        )
+    else:
+        for node, version_there in row["nodes"].items():
+            out(f"{node}: {version_there or 'no answer'}")
+        if passed:
+            out(f"{name}: its probe prints a version that begins with the pinned {row['pin']}")
+    if not passed:
+        for problem in problems:
+            err(f"error: {problem}")
+        raise typer.Exit(TestFailure.exit_code)

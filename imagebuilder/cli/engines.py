@@ -130,13 +130,13 @@ def _show(built: BuiltByDocker, planned: Plan, wish: DockerBuild) -> None:
         from imagebuilder.cli import results
 
         answer(
-            results.BuildResult(
+            results.images.BuildResult(
                 name=planned.name,
                 tag=planned.tag,
                 digest=built.digest,
                 reference=built.reference,
-                images=(results.BuiltImage.of_docker(built, planned),),
-                copied=results.CopiedResult.of(wish.own) if wish.own else None,
+                images=(results.images.BuiltImage.of_docker(built, planned),),
+                copied=results.recipes.CopiedResult.of(wish.own) if wish.own else None,
             )
         )
         return

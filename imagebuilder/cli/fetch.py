@@ -92,7 +92,7 @@ def fetch(
     if as_json:
         from imagebuilder.cli import results
 
-        recipes = tuple(results.FetchedRecipe(**row) for row in rows)
-        answer(results.FetchResult(store=str((target or where).root), recipes=recipes))
+        recipes = tuple(results.recipes.FetchedRecipe(**row) for row in rows)
+        answer(results.recipes.FetchResult(store=str((target or where).root), recipes=recipes))
     elif target is not None:
         out(f"wrote {target.root}; next: imagebuilder build --store {target.root} RECIPE")

@@ -100,7 +100,7 @@ def join(
     if as_json:
         from imagebuilder.cli import results
 
-        answer(results.JoinResult.of(joined))
+        answer(results.images.JoinResult.of(joined))
     else:
         _show(joined, signing=sign_key is not None)
 

@@ -77,7 +77,7 @@ def inspect(
     if as_json:
         from imagebuilder.cli import results
 
-        answer(results.InspectResult.of(found))
+        answer(results.images.InspectResult.of(found))
     elif html is not None:
         return
     elif isinstance(found, inspection.Inspection):
@@ -191,7 +191,7 @@ def verify(
     if as_json:
         from imagebuilder.cli import results
 
-        answer(results.VerifyResult.of(verified))
+        answer(results.images.VerifyResult.of(verified))
     else:
         for result in verified.images:
             _show_checks(result.reference, result.checks, result.waivers)

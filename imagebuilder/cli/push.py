@@ -162,7 +162,7 @@ def push(
     if as_json:
         from imagebuilder.cli import results
 
-        answer(results.PushedResult.of(pushed))
+        answer(results.images.PushedResult.of(pushed))
     else:
         _show(pushed, keyed=key is not None, candidate=candidate)
 

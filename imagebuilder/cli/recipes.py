@@ -78,14 +78,15 @@ def init(
         )
     notes = 0
     if image or file:
+        from imagebuilder.host.site import detect
         from imagebuilder.workflow.adopt import images, requirements
 
         name = requirements.name_of_file(file) if file else images.name_of_image(image)
         path = starting.place(folder, name, force=force)
         if file:
-            draft = requirements.of_requirements(file, folder, name)
+            draft = requirements.of_requirements(file, path, detect(site).catalog)
         else:
-            draft = images.read_image(image, name, platform, site, open_store(store))
+            draft = images.read_image(image, path, platform, site, open_store(store))
         text, notes = draft.text(), len(draft.notes)
     else:
         name = recipe or "cuda12-torch"
@@ -95,7 +96,8 @@ def init(
         out(f"wrote {written}")
     if notes:
         out(f"  its end says what was left out or changed: {notes} note{'s' if notes > 1 else ''}")
-    out(f"next: imagebuilder {'lock' if image or file else 'build'} {path}")
+    said = f" --site {site}" if site else ""
+    out(f"next: imagebuilder {'lock' if image or file else 'build'} {path}{said}")
 
 
 @app.command()
@@ -166,7 +168,7 @@ def check(
     if as_json:
         from imagebuilder.cli import results
 
-        answer(results.CheckResult.of(found))
+        answer(results.recipes.CheckResult.of(found))
     raise typer.Exit(max(each.exit_code if isinstance(each, ImagebuilderError) else 0 for _, each in found))
 
 
@@ -224,7 +226,7 @@ def lock(
         from imagebuilder.cli import results
 
         changes = () if made == previous else tuple(lock_changes(previous, made))
-        answer(results.LockResult.of(str(locks.path_for(path)), made, changes, found.notes))
+        answer(results.recipes.LockResult.of(str(locks.path_for(path)), made, changes, found.notes))
         return
     if made == previous:
         out(f"{locks.path_for(path)} is current")
@@ -250,8 +252,12 @@ def plan(recipe_file: RecipeFile, platform: PlatformName = "", as_json: Json = F
     if as_json:
         from imagebuilder.cli import results
 
-        files = results.CopiedResult.of(read.copied, names=True)
-        answer(results.PlanResult(images=tuple(results.PlannedImage.of(plan, files) for plan in planned)))
+        files = results.recipes.CopiedResult.of(read.copied, names=True)
+        answer(
+            results.recipes.PlanResult(
+                images=tuple(results.recipes.PlannedImage.of(plan, files) for plan in planned)
+            )
+        )
         return
     for number, image in enumerate(planned):
         if len(planned) > 1:

@@ -183,12 +183,12 @@ def compare_checkpoints(
         from imagebuilder.cli import results
 
         rows = (
-            results.ComparedCheckpoints(
+            results.images.ComparedCheckpoints(
                 first=str(first), other=str(other), equal=not comparison.differences, comparison=comparison
             )
             for (first, other), comparison in pairs
         )
-        answer(results.CompareResult(pairs=tuple(rows)))
+        answer(results.images.CompareResult(pairs=tuple(rows)))
     else:
         for pair, comparison in pairs:
             for line in checkpoints.lines(pair, comparison, most):

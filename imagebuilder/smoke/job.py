@@ -23,7 +23,7 @@ from typing import Annotated, Any, NoReturn, cast
 from pydantic import Field
 
 from imagebuilder import __version__, catalog
-from imagebuilder.catalog import Launcher
+from imagebuilder.catalog import Launcher, Probe
 from imagebuilder.core.model import Strict
 from imagebuilder.recipe.checks import TrainingCheck
 from imagebuilder.smoke.nodes import packing
@@ -58,6 +58,8 @@ class Order(Strict):
     recipe: _Text
     lock: _Text
     pins: Annotated[dict[_Text, _Text], Field(max_length=200)]
+    # Of components that come from catalog files of the user.
+    probes: Annotated[dict[_Text, Probe], Field(max_length=200)]
     ssh_user: _Text
     ssh_port: Annotated[int, Field(ge=1, le=65535)]
     logins: bool
@@ -75,6 +77,7 @@ class Order(Strict):
             recipe=self.recipe,
             lock=self.lock,
             pins=tuple(sorted(self.pins.items())),
+            probes=tuple(sorted(self.probes.items())),
             ssh_user=self.ssh_user,
             ssh_port=self.ssh_port,
             training=self.training,
@@ -107,6 +110,7 @@ def order(
         recipe=target.recipe,
         lock=target.lock,
         pins=dict(target.pins),
+        probes=dict(target.probes),
         ssh_user=target.ssh_user,
         ssh_port=target.ssh_port,
         logins=logins,

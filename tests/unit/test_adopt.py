@@ -21,6 +21,7 @@ from imagebuilder.bases import inventory, tree
 from imagebuilder.bases.images import Image
 from imagebuilder.bases.inventory import Inventory, Mpi
 from imagebuilder.core import files
+from imagebuilder.core import labels as label_names
 from imagebuilder.errors import BuildError, ConflictError, ImagebuilderError, InputError, RegistryError
 from imagebuilder.host import engine as engines
 from imagebuilder.host.engine import Engine
@@ -72,13 +73,13 @@ def read(files: Files, **config: Any) -> Inventory:
 def written(folder: Path, files: Files, platform: str = "linux/amd64", **config: Any) -> tuple[Recipe, str]:
     """Write the recipe of an image, and read it as `check` does."""
     image = Image(place="docker's sha256:0123", platform=platform, contents=read(files, **config))
-    text = images.of_image(image, "sample", "x:1").text()
     path = folder / "sample.yaml"
+    text = images.of_image(image, path, "x:1").text()
     path.write_text(text, encoding="utf-8")
     check_recipe(path)
     _, _, notes = text.partition("# Left out or changed:\n")
     joined = "\n".join(line.removeprefix("# ") for line in notes.splitlines()).replace("\n  ", " ")
-    return recipes.load(path, catalog.names()), joined
+    return recipes.load(path, catalog.own.names(path)), joined
 
 
 VENV = "opt/venv/lib/python3.13/site-packages"
@@ -528,7 +529,7 @@ def test_an_image_that_is_not_there(
     with serve(FakeRegistry()) as registry:
         name = pushed(registry, {}).rpartition(":")[0]
         with pytest.raises(kind, match=message):
-            images.read_image(f"{name}:{image}", "x", platform, None, Store(tmp_path))
+            images.read_image(f"{name}:{image}", Path("x.yaml"), platform, None, Store(tmp_path))
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -536,7 +537,7 @@ def test_a_system_that_is_not_debian_s_is_named_with_its_image(tmp_path: Path) -
     with serve(FakeRegistry()) as registry:
         name = pushed(registry, {"etc/os-release": b'ID=alpine\nPRETTY_NAME="Alpine Linux v3.22"\n'})
         with pytest.raises(InputError) as caught:
-            images.read_image(name, "x", "", None, Store(tmp_path))
+            images.read_image(name, Path("x.yaml"), "", None, Store(tmp_path))
     assert str(caught.value) == (
         f"{name}: {name} is not a base that packages can be added to: it holds Alpine Linux v3.22\n"
         "  -> choose an image of debian or ubuntu"
@@ -597,7 +598,7 @@ def test_an_image_of_the_engine_is_read_from_a_container_that_is_not_started(
 ) -> None:
     client = FakeEngine(SOUND)
     with_engine(monkeypatch, client)
-    draft = images.read_image("train:1", "train", "", None, Store(tmp_path))
+    draft = images.read_image("train:1", Path("train.yaml"), "", None, Store(tmp_path))
     assert (draft.fields["pip"], draft.fields["env"]) == (["einops==0.8.1"], {"A": "b"})
     assert "docker's sha256:0123456789ab" in draft.origin
     (made,) = client.created
@@ -622,7 +623,7 @@ def test_an_image_of_the_engine_that_cannot_be_read(
 ) -> None:
     with_engine(monkeypatch, client)
     with pytest.raises(kind, match=message):
-        images.read_image("train", "x", platform, None, Store(tmp_path))
+        images.read_image("train", Path("x.yaml"), platform, None, Store(tmp_path))
 
 
 # Requirement files.
@@ -631,12 +632,45 @@ def test_an_image_of_the_engine_that_cannot_be_read(
 def made_for(folder: Path, file: str, text: str) -> tuple[Recipe, str]:
     """Write the recipe of a requirement file into a folder beside it, and read it as `check` does."""
     (folder / file).write_text(text, encoding="utf-8")
-    draft = requirements.of_requirements(folder / file, folder / "recipes", "sample")
-    (folder / "recipes").mkdir()
+    draft = requirements.of_requirements(folder / file, folder / "recipes" / "sample.yaml")
+    (folder / "recipes").mkdir(exist_ok=True)
     path = folder / "recipes" / "sample.yaml"
     path.write_text(draft.text(), encoding="utf-8")
     check_recipe(path)
     return recipes.load(path, catalog.names()), "\n".join(draft.notes)
+
+
+PROCTOOL = (
+    "name: proctool\nsummary: procps\nproviders: [{apt: [procps]}]\nprobe: {command: [ps], compare: 2}\n"
+)
+
+
+def test_components_of_the_folder_beside_the_recipe_are_pinned(tmp_path: Path) -> None:
+    """A package is found by itself; what was compiled by the label of an image of imagebuilder."""
+    (tmp_path / "catalog").mkdir()
+    (tmp_path / "catalog" / "proctool.yaml").write_text(PROCTOOL, encoding="utf-8")
+    compiled = files.resources("recipes").parent / "examples" / "catalog" / "aws-ofi-nccl.yaml"
+    (tmp_path / "catalog" / "aws-ofi-nccl.yaml").write_bytes(compiled.read_bytes())
+    debs = status(package("procps", "2:4.0.4-9"))
+    labels = {
+        f"{label_names.PIN}aws-ofi-nccl": "1.14.0",
+        f"{label_names.PIN}sales": "1",
+        f"{label_names.PIN}x": "\x1b[31m",
+    }
+    recipe, notes = written(tmp_path, {"var/lib/dpkg/status": debs}, Labels=labels)
+    assert recipe.pins == {"aws-ofi-nccl": "1.14.0", "proctool": "4.0"}
+    assert "The image's labels pin sales 1, which no catalog file describes." in notes
+
+
+def test_a_file_beside_the_recipe_that_is_no_component_is_named(tmp_path: Path) -> None:
+    (tmp_path / "recipes" / "catalog").mkdir(parents=True)
+    (tmp_path / "recipes" / "catalog" / "sales.yaml").write_text("rows: 1\n", encoding="utf-8")
+    recipe, notes = made_for(tmp_path, "requirements.txt", "einops\n")
+    assert recipe.pins == {}
+    assert (
+        f"Not taken for a component: {tmp_path}/recipes/catalog/sales.yaml:1: name: `name` is missing."
+        in notes
+    )
 
 
 def test_a_requirement_file_stays_where_it_is_and_its_components_are_pinned(tmp_path: Path) -> None:
@@ -700,7 +734,7 @@ def test_a_file_that_no_recipe_can_be_made_for(
     if "/" not in file:
         (tmp_path / file).write_text(text, encoding="utf-8")
     with pytest.raises(kind, match=message):
-        requirements.of_requirements(tmp_path / file, tmp_path / "recipes", "sample")
+        requirements.of_requirements(tmp_path / file, tmp_path / "recipes" / "sample.yaml")
 
 
 def test_a_recipe_for_requirements_is_called_like_its_project(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
@@ -20,8 +20,9 @@ from imagebuilder import workflow
 from imagebuilder.cli import app, results
 from imagebuilder.fetch import locked
 from imagebuilder.lock import file as lockfile
+from imagebuilder.smoke.report import CheckResult, Finding
 from imagebuilder.store import Store
-from imagebuilder.workflow import LockUpdate, doctor
+from imagebuilder.workflow import LockUpdate, doctor, trial
 from tests.support import proven
 from tests.unit.test_exit_codes import CASES_OF, Case, commands, exit_code, here
 
@@ -177,6 +178,33 @@ def test_fetch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (row,) = told["recipes"]
     assert row["fetched_bytes"] == row["bytes"] > 10**7
     assert (row["architecture"], told["store"]) == ("amd64", str(tmp_path))
+
+
+@pytest.mark.parametrize(("status", "code"), [("passed", 0), ("failed", 1)])
+def test_a_component(status: Literal["passed", "failed"], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"node0": "2.12.0", "node1": "2.12.0" if status == "passed" else ""}
+    check = CheckResult(
+        name="pins",
+        title="",
+        criterion="",
+        required=True,
+        exchanges=False,
+        status=status,
+        findings=()
+        if status == "passed"
+        else (Finding(node="node1", message="hwmap: no answer", remedy=""),),
+        evidence={"hwmap": {"pin": "2.12", "nodes": answers}},
+        seconds=1.0,
+    )
+    monkeypatch.setattr(trial, "try_component", lambda *_, **__: check)
+    told = said("catalog", "test", "hwmap=2.12", "--progress", "lines", code=code)
+    assert told == {
+        "name": "hwmap",
+        "pin": "2.12",
+        "passed": status == "passed",
+        "versions": answers,
+        "problems": [] if status == "passed" else ["node1: hwmap: no answer"],
+    }
 
 
 def test_the_cache(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_every_recipe_is_read_with_the_components_of_its_folder() -> None:
         for path in package.rglob("*.py")
         if "catalog.names()" in path.read_text(encoding="utf-8")
     }
-    assert found == {"smoke/target.py", "workflow/adopt/growing.py", "workflow/adopt/requirements.py"}
+    assert found == {"smoke/target.py", "workflow/adopt/requirements.py"}
 
 
 def test_check_of_the_command_line_knows_the_folder(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

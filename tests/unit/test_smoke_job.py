@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from imagebuilder.catalog import Probe
 from imagebuilder.cli import app
 from imagebuilder.errors import ImagebuilderError, InputError
 from imagebuilder.publish.proof import Proof
@@ -98,6 +99,17 @@ def test_the_log_of_a_job_becomes_a_report() -> None:
     assert (report.gpus, report.host.gpus) == ((), ())
     # A rank's launcher does not leak into what a rank starts.
     assert order.nonce[:16] in checks["disk"].steps[0].command
+
+
+def test_a_component_of_the_user_is_asked_as_its_own_file_says() -> None:
+    probe = Probe(command=("sh", "-c", "echo 2.12"))
+    target = SmokeTarget(
+        reference="n", recipe="n", lock="", pins=(("hwmap", "2.12"),), probes=(("hwmap", probe),)
+    )
+    order = job.order(target, {"PATH": "/usr/bin:/bin"}, mode="cpu", layout=(2, 1), logins=False)
+    assert order.target.probes == target.probes
+    pins = [each for step in job.steps(order) if step.check == "pins" for each in step.jobs]
+    assert [(each.node, each.argv) for each in pins] == [(0, probe.command), (1, probe.command)]
 
 
 def test_each_node_says_which_gpus_it_has() -> None:

@@ -12,7 +12,7 @@ from packaging.version import Version
 from imagebuilder import catalog
 from imagebuilder import recipe as recipes
 from imagebuilder.bases.inventory import Distribution
-from imagebuilder.catalog import Component, Part, limits
+from imagebuilder.catalog import Component, OwnComponent, Part, limits
 from imagebuilder.core import yamlfile
 from imagebuilder.debian import versions
 from imagebuilder.errors import ConflictError, InputError
@@ -41,25 +41,33 @@ _ROOM = 60_000  # characters of one list: a recipe has at most 250 kB
 
 
 class GrowingRecipe:
-    """A recipe that grows key by key. What a recipe's own checks would refuse becomes a note instead."""
+    """A recipe that grows key by key. What a recipe's own checks would refuse becomes a note instead.
 
-    def __init__(self, **fields: Any) -> None:
+    Attributes:
+        known: the components that it can pin, by name.
+        fields: its keys.
+        notes: what was left out or changed.
+
+    """
+
+    def __init__(self, known: Mapping[str, Component], **fields: Any) -> None:
+        self.known = known
         self.fields: dict[str, Any] = dict(fields)
         self.notes: list[str] = []
 
     def parts(self) -> tuple[Part, ...]:
         """Return the components of the recipe so far."""
         fields = {key: tuple(item) if isinstance(item, list) else item for key, item in self.fields.items()}
-        return catalog.select(recipes.Recipe.model_validate(fields)).parts
+        return catalog.select(recipes.Recipe.model_validate(fields), components=self.known).parts
 
     def refusal(self, **changes: Any) -> str:
         """Return what would be wrong with the recipe after these changes; "" if nothing would be."""
         text = Draft(origin="", fields=_ordered({**self.fields, **changes}), notes=()).text()
         try:
             recipe, places = recipes.checked(
-                yamlfile.parse(text.encode(errors="surrogatepass"), "recipe"), catalog.names()
+                yamlfile.parse(text.encode(errors="surrogatepass"), "recipe"), frozenset(self.known)
             )
-            limits.require(catalog.select(recipe, places), {})
+            limits.require(catalog.select(recipe, places, self.known), {})
         except (InputError, ConflictError) as error:
             problem = error.problems[0]
             return problem.message
@@ -87,7 +95,7 @@ class GrowingRecipe:
     def alone(self, **changes: Any) -> bool:
         """Return whether a recipe could have these keys alone."""
         base = {key: self.fields[key] for key in ("name", "base", "python")}
-        return not GrowingRecipe(**base).refusal(**changes)
+        return not GrowingRecipe(self.known, **base).refusal(**changes)
 
     def draft(self, origin: str) -> Draft:
         return Draft(origin=origin, fields=_ordered(self.fields), notes=tuple(self.notes))
@@ -102,17 +110,29 @@ def as_name(text: str, otherwise: str) -> str:
 
 
 def pin_found(
-    made: GrowingRecipe, wheels: Mapping[str, Distribution], debs: Mapping[str, str], env: Mapping[str, str]
+    made: GrowingRecipe,
+    wheels: Mapping[str, Distribution],
+    debs: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> frozenset[str]:
+    """Pin the components that are there: in packages, or by a variable or a label that names the version.
+
+    Returns:
+        The Python packages that the pins replace.
+
+    """
     stands_for: set[str] = set()
-    components = catalog.load()
+    components = made.known
     # A component comes after those that it needs.
     for name in sorted(components, key=lambda name: (len(components[name].needs), name)):
         component = components[name]
         if component.include != "pinned":
             continue
         by_wheel = [item for item in wheels if any(_is_wheel(p.wheel, item) for p in component.providers)]
-        version = _installed(component, wheels, debs) or _from_variable(name, env)
+        version = _installed(component, wheels, debs or {}) or _from_variable(component, env or {})
+        if isinstance(component, OwnComponent):
+            version = version or (labels or {}).get(name, "")
         if version:
             stands_for.update(by_wheel)
             _offer_pin(made, component, version)
@@ -145,9 +165,8 @@ def _installed(component: Component, wheels: Mapping[str, Distribution], debs: M
     return ""
 
 
-def _from_variable(name: str, env: Mapping[str, str]) -> str:
-    match = _NUMBERS.match(env.get(_VERSION_ENV.get(name, ""), ""))
-    component = catalog.load()[name]
+def _from_variable(component: Component, env: Mapping[str, str]) -> str:
+    match = _NUMBERS.match(env.get(_VERSION_ENV.get(component.name, ""), ""))
     return _shortened(match[0], component.probe.compare if component.probe else 3) if match else ""
 
 

@@ -13,6 +13,7 @@ from imagebuilder import plan as plans
 from imagebuilder.bases import images
 from imagebuilder.bases.images import Image
 from imagebuilder.bases.inventory import Environment, Inventory, Mpi
+from imagebuilder.catalog import own
 from imagebuilder.core import platforms
 from imagebuilder.debian import suites, versions
 from imagebuilder.host.site import detect, redact
@@ -61,28 +62,30 @@ def name_of_image(asked: str) -> str:
     return as_name(asked.partition("@")[0].rpartition("/")[2].partition(":")[0], "image")
 
 
-def read_image(asked: str, name: str, platform: str, site: Path | None, store: Store) -> Draft:
+def read_image(asked: str, path: Path, platform: str, site: Path | None, store: Store) -> Draft:
     """Read an image, and write down what it holds as a recipe; see `images.read`.
 
     Args:
         asked: what the image is called.
-        name: of the recipe.
+        path: of the recipe; components described beside it can be pinned.
         platform: which platform of the image to read; "" for the default of `images.read`.
         site: the site file.
         store: keeps the layers that a registry sends.
 
     """
     wanted = platforms.check(platform) if platform else ""
-    return of_image(images.read(asked, wanted, detect(site), store), name, asked)
+    found = detect(site)
+    return of_image(images.read(asked, wanted, found, store), path, asked, found.catalog)
 
 
-def of_image(source: Image, name: str, asked: str) -> Draft:
+def of_image(source: Image, path: Path, asked: str, folder: Path | None = None) -> Draft:
     """Write down what an image holds as a recipe; see `read_image`."""
     contents = source.contents
     main = contents.environments[0] if contents.environments else None
     base, python, note = _system(contents, main)
-    made = GrowingRecipe(name=name, base=base, python=python)
-    made.notes += [note] if note else []
+    known, strange = own.offered(path, folder)
+    made = GrowingRecipe(known, name=path.stem, base=base, python=python)
+    made.notes += [*strange, note] if note else strange
     if source.platform != platforms.DEFAULT:
         made.fields["platforms"] = [source.platform]
     pinned = _pin(made, contents, main)
@@ -129,7 +132,14 @@ def _pin(made: GrowingRecipe, contents: Inventory, main: Environment | None) -> 
     """Pin the catalog's components that the image has; return the Python packages that the pins replace."""
     wheels = {item.name: item for item in main.distributions} if main else {}
     debs = {item.name: item.version for item in contents.system.packages}
-    stands_for = pin_found(made, wheels, debs, contents.env)
+    stands_for = pin_found(made, wheels, debs, contents.env, contents.pins)
+    if missing := [
+        f"{name} {contents.pins[name]}" for name in sorted(contents.pins.keys() - made.known.keys())
+    ]:
+        made.notes.append(
+            f"The image's labels pin {listed(missing)}, which no catalog file describes. Put the file, "
+            "NAME.yaml, into the folder `catalog` beside the recipe, and run `init --force` again."
+        )
     for mpi in contents.mpi:
         _offer_mpi(made, mpi)
     if any(map(_COMPILERS.fullmatch, (*wheels, *debs))):

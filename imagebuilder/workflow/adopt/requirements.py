@@ -10,6 +10,7 @@ from packaging.version import Version
 from imagebuilder import catalog
 from imagebuilder import recipe as recipes
 from imagebuilder.bases.inventory import Distribution
+from imagebuilder.catalog import own
 from imagebuilder.core import files, platforms, yamlfile
 from imagebuilder.debian import suites
 from imagebuilder.errors import ConflictError, InputError
@@ -26,31 +27,33 @@ def name_of_file(file: Path) -> str:
     return as_name(file.absolute().parent.name, "project")
 
 
-def of_requirements(file: Path, folder: Path, name: str) -> Draft:
+def of_requirements(file: Path, path: Path, folder: Path | None = None) -> Draft:
     """Write a recipe that takes its Python packages from a requirement file, and pins the components in it.
 
     Args:
         file: requirements.txt, pyproject.toml, uv.lock or pylock.toml; the recipe refers to it.
-        folder: the recipe's folder.
-        name: the recipe's name.
+        path: of the recipe; components described beside it can be pinned.
+        folder: the site's folder of catalog files.
 
     Raises:
         InputError: it is not such a file, or cannot be read.
         ConflictError: it requires a Python that no suite has.
 
     """
-    base, python, demands = _suite_for(file, name)
-    entry = os.path.relpath(file.absolute(), folder.absolute())
-    made = GrowingRecipe(name=name, base=base, python=python, requirements=[entry])
+    base, python, demands = _suite_for(file, path.stem)
+    known, strange = own.offered(path, folder)
+    entry = os.path.relpath(file.absolute(), path.parent.absolute())
+    made = GrowingRecipe(known, name=path.stem, base=base, python=python, requirements=[entry])
+    made.notes += strange
     exact: dict[str, Version] = {item.name: item.exact for item in demands if item.exact is not None}
     wheels = {item: Distribution(name=item, version=str(version)) for item, version in exact.items()}
-    pin_found(made, wheels, {}, {})
+    pin_found(made, wheels)
     pins = made.fields.get("pins", {})
     if "torch" in pins and "cuda" not in pins and exact["torch"].local is None:
         _pin_beside_torch(made)
-    if own := [f"{item} {version}" for item, version in sorted(exact.items()) if version.local]:
+    if local := [f"{item} {version}" for item, version in sorted(exact.items()) if version.local]:
         made.notes.append(
-            f"Builds that the usual index does not have: {listed(own)}. Name their index in a site file."
+            f"Builds that the usual index does not have: {listed(local)}. Name their index in a site file."
         )
     return made.draft(f"the packages that {entry} names, on the newest suite whose Python they take")
 
