@@ -272,6 +272,48 @@ def _checks() -> Iterator[str]:
         yield f"| `{check.name}` | {check.title} | {check.criterion} |"
 
 
+_TOGETHER = (
+    (
+        "JAX 0.12 and TensorFlow 2.21.0 in one image",
+        "the smoke test, with each of them; TensorFlow in a custom loop",
+        "a wrong coordinator; a wrong worker in `TF_CONFIG`",
+    ),
+    (
+        "tf-keras 2.21.0 with TensorFlow 2.21.0",
+        "`fit` under `MultiWorkerMirroredStrategy`",
+        "a worker in `TF_CONFIG` whose name has no address; Keras 3 in place of tf-keras",
+    ),
+    (
+        "MXNet 1.9.1",
+        "the smoke test; `launch.py` over ssh and over mpirun",
+        "a scheduler at another port",
+    ),
+    (
+        "Horovod 0.28.1 with torch 2.13.0 and Open MPI 4.1.4",
+        "`horovodrun` with `--mpi`, `--gloo` and a hostfile; `mpirun`; compiled twice",
+        "a rank that ends with 3; an image without MPI",
+    ),
+    (
+        "Debian's torch with Open MPI 5.0.7",
+        "two ranks by torch's MPI backend, in one container",
+        "-",
+    ),
+)
+
+
+def _together() -> Iterator[str]:
+    yield "## What is run together, and broken on purpose"
+    yield ""
+    yield "`make soak` builds these and runs them in two containers without a GPU. What is broken must end by"
+    yield "itself, and its last words must name the cause. For torch and MPI the page about the smoke test"
+    yield "[lists every case](../explanation/smoke-test.md#broken-on-purpose)."
+    yield ""
+    yield "| what | how it is run | broken on purpose |"
+    yield "|---|---|---|"
+    yield from (f"| {' | '.join(row)} |" for row in _TOGETHER)
+    yield ""
+
+
 def _frameworks() -> Iterator[str]:
     yield "# Frameworks"
     yield ""
@@ -304,6 +346,7 @@ def _frameworks() -> Iterator[str]:
         )
         yield f"| {' | '.join(cells)} |"
     yield ""
+    yield from _together()
     yield "## How ranks of each meet"
     yield ""
     yield "Every rank has the variables `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`."
