@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from packaging.requirements import Requirement
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -26,7 +25,7 @@ from imagebuilder.cli import answer, results
 from imagebuilder.core import files
 from imagebuilder.launch import targets
 from imagebuilder.lock import file as lockfile
-from imagebuilder.recipe import Recipe, reading
+from imagebuilder.recipe import Recipe
 from imagebuilder.smoke import evidence, report
 from imagebuilder.smoke.run import CHECKS
 from imagebuilder.workflow import schemas
@@ -273,25 +272,51 @@ def _checks() -> Iterator[str]:
         yield f"| `{check.name}` | {check.title} | {check.criterion} |"
 
 
-def _compiled() -> Iterator[str]:
-    yield "## Compiled from source"
+_TOGETHER = (
+    (
+        "JAX 0.12 and TensorFlow 2.21.0 in one image",
+        "the smoke test, with each of them; TensorFlow in a custom loop",
+        "a wrong coordinator; a wrong worker in `TF_CONFIG`",
+    ),
+    (
+        "tf-keras 2.21.0 with TensorFlow 2.21.0",
+        "`fit` under `MultiWorkerMirroredStrategy`",
+        "a worker in `TF_CONFIG` whose name has no address; Keras 3 in place of tf-keras",
+    ),
+    (
+        "MXNet 1.9.1",
+        "the smoke test; `launch.py` over ssh and over mpirun",
+        "a scheduler at another port",
+    ),
+    (
+        "Horovod 0.28.1 with torch 2.13.0 and Open MPI 4.1.4",
+        "`horovodrun` with `--mpi`, `--gloo` and a hostfile; `mpirun`; compiled twice",
+        "a rank that ends with 3; an image without MPI",
+    ),
+    (
+        "DeepSpeed 0.19.8 with torch 2.13.0, pdsh and Open MPI 4.1.4",
+        "ZeRO 1, 2 and 3 by `deepspeed --hostfile` over pdsh; `--launcher openmpi`; compiled twice",
+        "a rank that ends with 3; a host without an address; operators for another torch",
+    ),
+    (
+        "Debian's torch with Open MPI 5.0.7",
+        "two ranks by torch's MPI backend, in one container",
+        "-",
+    ),
+)
+
+
+def _together() -> Iterator[str]:
+    yield "## What is run together, and broken on purpose"
     yield ""
-    yield "These examples compile a package against the other versions in their row. The smoke test has no"
-    yield "checks of such a package's own. `make soak` trains with Horovod and DeepSpeed in two containers by"
-    yield "their own launchers: `horovodrun` and `mpirun`, and `deepspeed` over pdsh or `mpirun`."
-    yield "[Compile packages](../how-to/compile.md) shows the commands."
+    yield "`make soak` builds these and runs them in two containers without a GPU. What is broken must end by"
+    yield "itself, and its last words must name the cause. For torch and MPI the page about the smoke test"
+    yield "[lists every case](../explanation/smoke-test.md#broken-on-purpose)."
     yield ""
-    yield "| example | base | Python | compiled | with |"
-    yield "|---|---|---|---|---|"
-    for place in sorted((ROOT / "examples" / "recipes").glob("*.yaml")):
-        recipe = reading.load(place, catalog.names())
-        names = [entry.name for entry in recipe.compiled]
-        made = [text for text in recipe.pip if Requirement(text).name in names]
-        made += [f"{name} {recipe.pins[name]}" for name in names if name in recipe.pins]
-        beside = [f"{name} {pin}" for name, pin in recipe.pins.items() if name not in names]
-        cells = (f"`{recipe.name}`", str(recipe.base), recipe.python, ", ".join(made), ", ".join(beside))
-        if names:
-            yield f"| {' | '.join(cells)} |"
+    yield "| what | how it is run | broken on purpose |"
+    yield "|---|---|---|"
+    yield from (f"| {' | '.join(row)} |" for row in _TOGETHER)
+    yield ""
 
 
 def _frameworks() -> Iterator[str]:
@@ -326,8 +351,7 @@ def _frameworks() -> Iterator[str]:
         )
         yield f"| {' | '.join(cells)} |"
     yield ""
-    yield from _compiled()
-    yield ""
+    yield from _together()
     yield "## How ranks of each meet"
     yield ""
     yield "Every rank has the variables `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`."

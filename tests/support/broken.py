@@ -213,15 +213,19 @@ def said(report: Report) -> str:
 
 
 def write_table(page: Path, rows: Mapping[str, Caught]) -> None:
-    """Write into a page, between its marks, how each case was caught."""
-    text = ["| broken on purpose | caught by | message | seconds |", "|---|---|---|---:|"]
+    """Write into a page, between its marks, how cases were caught. Other cases keep their lines."""
+    head, _, rest = page.read_text().partition(BEGIN)
+    table, _, tail = rest.partition(END)
+    lines = {
+        match[1]: match[0] for match in re.finditer(r"^\| \[.*/broken/([a-z0-9-]+)/.*$", table, re.MULTILINE)
+    }
     for name, found in rows.items():
         message = html.escape(found.message.partition("\n")[0], quote=False)
         message = textwrap.shorten(message, _LONGEST, placeholder=" ...").replace("|", "\\|")
         how = f"[{read(name).broken}](../../tests/cases/broken/{name}/case.yaml)"
-        text.append(f"| {how} | `{found.check}` | {message} | {found.seconds:.1f} |")
-    head, _, rest = page.read_text().partition(BEGIN)
-    _, _, tail = rest.partition(END)
+        lines[name] = f"| {how} | `{found.check}` | {message} | {found.seconds:.1f} |"
+    top = ["| broken on purpose | caught by | message | seconds |", "|---|---|---|---:|"]
+    text = [*top, *(lines[name] for name in names() if name in lines)]
     page.write_text("\n".join((f"{head}{BEGIN}", *text, f"{END}{tail}")))
 
 

@@ -20,6 +20,7 @@ from numpy_ops import leave
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _END = 30  # seconds for the scheduler and the server
+_COME = common.TIMEOUT + 10  # seconds; a worker that does not find the scheduler says so before
 _BYE = b"."
 
 
@@ -60,7 +61,7 @@ class Job:
         """Connect to rank 0, which hears of every rank that ends; all ranks hear of rank 0's end."""
         host, _, port = place.rpartition(":")
         if self.rank:
-            line = connected(host, int(port))
+            line = self.connected(host, int(port))
             line.sendall(self.rank.to_bytes(4, "big"))
             threading.Thread(target=self.watch, args=(line, 0), daemon=True).start()
             self.lines = [line]
@@ -69,14 +70,29 @@ class Job:
         door = socket.create_server(("", int(port)), backlog=self.world_size)
         threading.Thread(target=self.let_in, args=(door,), daemon=True).start()
 
+    def connected(self, host: str, port: int) -> socket.socket:
+        """Connect to rank 0, which may start later."""
+        until = time.monotonic() + _COME
+        while True:
+            try:
+                line = socket.create_connection((host, port), timeout=5)
+            except OSError as error:
+                if time.monotonic() > until:
+                    why = f"rank 0, at {host}:{port}, was not reached for {_COME} s: {error}"
+                    common.fail(self.nonce, why, common.UNREACHED)
+                time.sleep(0.2)
+            else:
+                line.settimeout(None)
+                return line
+
     def let_in(self, door: socket.socket) -> None:
-        door.settimeout(common.TIMEOUT)
+        door.settimeout(_COME)
         while len(self.lines) < self.world_size - 1:
             try:
                 line, _ = door.accept()
             except TimeoutError:
                 found = f"{len(self.lines) + 1} of {self.world_size} workers"
-                self.stop(f"only {found} of the KVStore came within {common.TIMEOUT} s", common.UNREACHED)
+                self.stop(f"only {found} of the KVStore came within {_COME} s", common.UNREACHED)
             line.settimeout(None)
             other = int.from_bytes(line.recv(4, socket.MSG_WAITALL), "big")
             self.lines.append(line)
@@ -141,18 +157,3 @@ def started(role: str) -> subprocess.Popen[bytes]:
     zeros = {"MALLOC_PERTURB_": "255", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
     env = {**os.environ, "DMLC_ROLE": role, **zeros}
     return subprocess.Popen((sys.executable, "-c", program), env=env)
-
-
-def connected(host: str, port: int) -> socket.socket:
-    """Connect to rank 0, which may start later."""
-    until = time.monotonic() + common.TIMEOUT
-    while True:
-        try:
-            line = socket.create_connection((host, port), timeout=5)
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
-        else:
-            line.settimeout(None)
-            return line
