@@ -294,6 +294,11 @@ _TOGETHER = (
         "a rank that ends with 3; a host without an address; no mpirun; an image without MPI",
     ),
     (
+        "DeepSpeed 0.19.8 with torch 2.13.0, pdsh and Open MPI 4.1.4",
+        "ZeRO 1, 2 and 3 by `deepspeed --hostfile` over pdsh; `--launcher openmpi`; compiled twice",
+        "a rank that ends with 3; a host without an address; operators for another torch",
+    ),
+    (
         "Debian's torch with Open MPI 5.0.7",
         "two ranks by torch's MPI backend, in one container",
         "-",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from imagebuilder.catalog.model import Component, Limit, matches, numbers
@@ -21,38 +21,54 @@ class _Broken:
     value: str
 
 
-def require(selection: Selection, versions: Mapping[str, str]) -> None:
+def require(selection: Selection, versions: Mapping[str, str], older: Collection[str] | None = ()) -> None:
     """Refuse a recipe that breaks a limit of the catalog.
 
     Args:
         selection: the recipe, with its components.
         versions: full versions from a lock, for components that are not pinned; may be empty.
+        older: branches of older drivers that the base's cuda-compat works with, such as `535`; None if the
+            base is not known yet, so that nothing can be said about drivers.
 
     Raises:
         ConflictError: every limit that is broken.
 
     """
-    if broken := problems(selection, versions):
+    if broken := problems(selection, versions, older):
         raise ConflictError.of(broken)
 
 
-def problems(selection: Selection, versions: Mapping[str, str]) -> list[Problem]:
+def problems(
+    selection: Selection, versions: Mapping[str, str], older: Collection[str] | None = ()
+) -> list[Problem]:
     """Return a problem for each limit that a recipe breaks; see `require`."""
     recipe = selection.recipe
     implied = {part.component.name: part.pin for part in selection.parts if part.pin}
     pins = {**implied, **versions, **recipe.pins, "python": recipe.python}
-    return [_problem(selection, broken) for broken in _broken(selection, pins) if broken.limit.strict]
+    return [
+        _problem(selection, broken, older or ())
+        for broken in _broken(selection, pins)
+        if broken.limit.strict and not _served(broken, older)
+    ]
 
 
-def notes(selection: Selection, versions: Mapping[str, str]) -> list[str]:
+def _served(broken: _Broken, older: Collection[str] | None) -> bool:
+    """Return whether the base's cuda-compat works with the hosts' driver, or may do so."""
+    return broken.limit.of == "driver" and (older is None or broken.value.partition(".")[0] in older)
+
+
+def notes(selection: Selection, versions: Mapping[str, str], older: Collection[str] = ()) -> list[str]:
     """Return notes on combinations that work, but that users of the image should know about."""
     recipe = selection.recipe
     pins = {**recipe.pins, "python": recipe.python, **versions}
-    return [
-        f"{broken.component.name} {broken.version}, {broken.limit.of} {broken.value}: {broken.limit.why}"
-        for broken in _broken(selection, pins)
-        if not broken.limit.strict
-    ]
+    found = []
+    for broken in _broken(selection, pins):
+        why = "" if broken.limit.strict else broken.limit.why
+        if broken.limit.strict and _served(broken, older):
+            why = "works by the base's cuda-compat alone, on data-center GPUs"
+        if why:
+            found.append(f"{broken.component.name} {broken.version}, {broken.limit.of} {broken.value}: {why}")
+    return found
 
 
 def _broken(selection: Selection, pins: Mapping[str, str]) -> Iterator[_Broken]:
@@ -77,7 +93,7 @@ def _values(recipe: Recipe, pins: Mapping[str, str], of: str) -> tuple[str, ...]
     return (pins[of],) if of in pins else ()
 
 
-def _problem(selection: Selection, broken: _Broken) -> Problem:
+def _problem(selection: Selection, broken: _Broken, older: Collection[str]) -> Problem:
     """Name both sides, and the values of either that would work."""
     recipe = selection.recipe
     limit, name = broken.limit, broken.component.name
@@ -94,11 +110,11 @@ def _problem(selection: Selection, broken: _Broken) -> Problem:
     return Problem(
         message=f'{label} "{broken.value}" clashes with {own}, which needs {words}: {limit.why}',
         where=selection.places.of(*key),
-        hint=_hint(recipe, broken),
+        hint=_hint(recipe, broken, older),
     )
 
 
-def _hint(recipe: Recipe, broken: _Broken) -> str:
+def _hint(recipe: Recipe, broken: _Broken, older: Collection[str]) -> str:
     limit, component = broken.limit, broken.component
     nearest = limit.least if limit.least and numbers(broken.value) < numbers(limit.least) else limit.most
     ways = [f'set {limit.of}: "{nearest}"']
@@ -106,6 +122,9 @@ def _hint(recipe: Recipe, broken: _Broken) -> str:
         ways = ["leave that GPU out of `hosts:`"]
     elif limit.of == "driver":
         ways = [f"give the hosts driver {nearest}"]
+        if older:
+            branches = ", ".join(sorted(older, key=numbers))
+            ways = [f"{ways[0]} or one of the branches {branches}, with which the base's cuda-compat works"]
     fitting = sorted(
         {
             other.version

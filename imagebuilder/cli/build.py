@@ -145,12 +145,8 @@ def build(
     if output is not None:
         _require_writable(output, targets, embedded=docker is None)
     surroundings = detect(site, distribution=targets[0][0].base.partition(":")[0], tools=tools, cache=cache)
-    if cache_push and not surroundings.cache:
-        raise InputError(
-            "no cache is named",
-            where="--cache-push",
-            hint="add --cache registry.example/team/cache, or name it in the site file (`cache:`)",
-        )
+    if cache_push:
+        _require_cache(surroundings)
     _warn_of_baked_keys(targets)
     if docker is not None:
         wish = engines.DockerBuild(
@@ -222,6 +218,15 @@ def _lock_if_absent(recipe_file: Path, platform: str, store: Store, site: Path |
         require_platform(platform, recipe.load(recipe_file, known).platforms, str(recipe_file))
         err(f"{recipe_file} has no lock yet: resolving")
         update_lock(recipe_file, site, None, store, tools=tools)
+
+
+def _require_cache(site: Site) -> None:
+    if not site.cache:
+        raise InputError(
+            "no cache is named",
+            where="--cache-push",
+            hint="add --cache registry.example/team/cache, or name it in the site file (`cache:`)",
+        )
 
 
 def _warn_of_baked_keys(targets: Sequence[tuple[Lock, Plan]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -35,7 +34,7 @@ from imagebuilder.errors import InputError, TestFailure
 
 if TYPE_CHECKING:
     from imagebuilder.host.site import Site
-    from imagebuilder.smoke.report import CheckResult
+    from imagebuilder.smoke.report import CheckResult, Report
     from imagebuilder.smoke.target import SlurmImage, SmokeTarget
     from imagebuilder.store import Store
 
@@ -158,10 +157,17 @@ _Attach = Annotated[
     bool,
     typer.Option("--attach", help="Attach the report to the image, which must be named by its registry."),
 ]
+# What a job that runs by itself follows.
+_OF_JOBS = frozenset(
+    {"target", "as_job", "nodes", "nproc_per_node", "variant", "image_file", "mode", "overlay", "output"}
+    | {"platform", "plain_http", "site", "store"}
+)
+_MODES_OF_JOBS = ("auto", "cpu", "multi-gpu")
 
 
 @app.command("smoke-test")
 def smoke_test(
+    context: typer.Context,
     target: _Target = "",
     platform: PlatformName = "",
     mode: _Mode = "auto",
@@ -198,29 +204,7 @@ def smoke_test(
 ) -> None:
     """Test an image in two containers. Exit code 0: passed, 1: failed, 2: could not run."""
     if as_job:
-        _require_plain_job(
-            target,
-            {
-                "--runtime": runtime != "auto",
-                "--hosts": hosts,
-                "--mode": mode not in {"auto", "cpu", "multi-gpu"},
-                "--gpus": gpus,
-                "--check": checks,
-                "--expect": expect,
-                "--transport": transport != "any",
-                "--min-busbw": min_busbw,
-                "--scaling": scaling,
-                "--patience": patience != 1.0,
-                "--again": again,
-                "--tests": tests,
-                "--report": report,
-                "--html": html,
-                "--junit": junit,
-                "--attach": attach,
-                "--sign-key": sign_key,
-                "--json": as_json,
-            },
-        )
+        _require_plain_job(context, target, mode)
         launch(
             target,
             target=as_job,
@@ -246,7 +230,6 @@ def smoke_test(
     from imagebuilder.smoke import report as reports
     from imagebuilder.smoke.run import Watch, run_smoke
     from imagebuilder.smoke.target import Scaling, SmokeOptions, expecting
-    from imagebuilder.workflow import named
 
     started, nodes_there = _running_nodes(runtime, hosts, variant, image_file, target, mode)
     options = SmokeOptions(
@@ -274,11 +257,7 @@ def smoke_test(
     found = expecting(found, expect or ())
     watch = Watch(ended=lambda check: err(_row(check)))
     result = run_smoke(found, options, store=where, site=surroundings, watch=watch)
-    if result.digest and not checks:
-        # This report allows a push. A run with --check proves nothing, and must not replace a passing report.
-        reports.write(result, where.report(result.digest))
-    if report is not None:
-        reports.write(result, report)
+    _keep(result, where if not checks else None, report)
     write_views(result, html, junit)
     if attach:
         request = attaching.AttachRequest(image=target, key=key, plain_http=plain_http)
@@ -286,12 +265,33 @@ def smoke_test(
     if as_json:
         answer(result)
     else:
-        for line in reports.lines(result):
-            out(line)
-        if result.passed and target and result.runtime != "slurm" and not named(target).in_registry:
-            out(f"next: {_next(target, where, platform, result.runtime)}")
+        _show(result, target, where, platform)
     if not result.passed:
         raise typer.Exit(TestFailure.exit_code)
+
+
+def _keep(result: Report, store: Store | None, file: Path | None) -> None:
+    """Keep a report in the store, where it allows a push, and write it to a file.
+
+    A run with --check proves nothing, and must not replace a passing report: it has no store.
+    """
+    from imagebuilder.smoke import report as reports
+
+    if result.digest and store:
+        reports.write(result, store.report(result.digest))
+    if file is not None:
+        reports.write(result, file)
+
+
+def _show(result: Report, target: str, store: Store, platform: str) -> None:
+    """Print a report, and what to do next."""
+    from imagebuilder.smoke import report as reports
+    from imagebuilder.workflow import named
+
+    for line in reports.lines(result):
+        out(line)
+    if result.passed and target and result.runtime != "slurm" and not named(target).in_registry:
+        out(f"next: {_next(target, store, platform, result.runtime)}")
 
 
 def _running_nodes(
@@ -312,7 +312,7 @@ def _running_nodes(
     return started, slurm.allocation(os.environ)
 
 
-def _require_plain_job(target: str, given: Mapping[str, object]) -> None:
+def _require_plain_job(context: typer.Context, target: str, mode: str) -> None:
     """Refuse an image that nodes cannot pull, and options that a job which runs by itself does not follow."""
     from imagebuilder.workflow import named
 
@@ -322,9 +322,12 @@ def _require_plain_job(target: str, given: Mapping[str, object]) -> None:
             where="--as-job",
             hint="push it first: imagebuilder push --candidate RECIPE REPOSITORY",
         )
-    for option, value in given.items():
-        if value:
-            raise InputError("is not for --as-job", where=option)
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and (name not in _OF_JOBS or (name == "mode" and mode not in _MODES_OF_JOBS)):
+            raise InputError("is not for --as-job", where=parameter.opts[0])
 
 
 def _named_tests(target: str) -> Path | None:
@@ -398,12 +401,24 @@ def _smoke_target(
         raise InputError("no image is given", where="imagebuilder smoke-test", hint=hint)
     image = built_image(text, store, platform)
     if image is None:
-        return _elsewhere(text, runtime, platform, plain_http, site)
+        try:
+            return _elsewhere(text, runtime, platform, plain_http, site)
+        except InputError as error:
+            raise _with_name_in_store(error, text, store) from None
     reference = load_image(image, store, site, runtime)
     found = targets.from_labels(reference, labels(image, store), digest=image.manifest, config=image.config)
     word = named(text)
     gpus = read_recipe(word.path)[0].recipe.hosts.gpus if word.is_recipe else ()
     return replace(found, gpus=gpus)
+
+
+def _with_name_in_store(error: InputError, text: str, store: Store) -> InputError:
+    """Say so if the image that the engine lacks was built, and only not loaded."""
+    name = text.partition(":")[0]
+    if text not in {f"{image.name}:{image.tag}" for image in store.images(name)}:
+        return error
+    hint = f"the store has it, and this loads it: imagebuilder smoke-test {name}; a build does with --load"
+    return InputError(error.problems[0].message, where=text, hint=hint)
 
 
 def _elsewhere(text: str, runtime: str, platform: str, plain_http: bool, site: Site) -> SmokeTarget:

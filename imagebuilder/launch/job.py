@@ -146,6 +146,12 @@ class Job:
         ):
             if not least <= value <= most:
                 raise InputError(f"{value}: choose {least} to {most}", where=option)
+        if self.port == self.ssh_port:
+            raise InputError(
+                f"{self.port} is the port of the nodes' sshd",
+                where="--port",
+                hint="choose another one for the ranks, such as 29500",
+            )
 
     def _check_texts(self) -> None:
         for option, text, pattern, hint in (

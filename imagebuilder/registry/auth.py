@@ -76,6 +76,12 @@ class SignIn:
         if reply.status_code == requests.codes.unauthorized:
             self._challenge = reply.headers.get("WWW-Authenticate", "")[:_LONGEST]
 
+    @property
+    def login_of(self) -> str:
+        """Whose credentials were sent; empty if none were."""
+        known = self._given or Credentials()
+        return known.user or ("a stored token" if known.identity_token else "")
+
     def authorization(self) -> str:
         """Return the header's value; empty if the registry does not ask for credentials."""
         with self._lock:
@@ -151,7 +157,7 @@ class SignIn:
         except requests.RequestException as error:
             raise faults.unreachable(error, realm, str(self._reference)) from error
         if reply.status_code != requests.codes.ok:
-            raise faults.refused(reply, "sign-in", self._reference)
+            raise faults.refused(reply, "sign-in", self._reference, self.login_of)
         try:
             data = jsontext.loads(reply.content, limit=_LONGEST_TOKEN * 2)
             token = data.get("token") or data["access_token"]

@@ -306,7 +306,7 @@ class Client:
                     renewed = not renewed and self._sign_in.renew(reply, used)
                     if renewed:
                         continue
-                raise faults.refused(reply, message.method, self.reference)
+                raise faults.refused(reply, message.method, self.reference, self._sign_in.login_of)
 
     def _where(self, name: str) -> str:
         return f"{self.reference.name}{'@' if name.startswith('sha256:') else ':'}{name}"

@@ -27,7 +27,7 @@ _LARGEST = 65_536
 # The error codes of the OCI distribution specification, and the statuses of proxies in front of a registry:
 # what it means, and what to do. `{login}` is the command that signs in, `{name}` the repository.
 _MEANINGS: dict[str, tuple[str, str]] = {
-    "UNAUTHORIZED": ("the registry wants a sign-in, or does not know the password", "sign in: {login}"),
+    "UNAUTHORIZED": ("the registry wants a sign-in", "sign in: {login}"),
     "DENIED": (
         "the registry does not let this account do that",
         "check that the account may write to {name}, or sign in as another one: {login}",
@@ -86,13 +86,14 @@ class Absent(Interrupted):
     """Nothing answers at this name and port: worth waiting for only if a registry answered there before."""
 
 
-def refused(reply: requests.Response, action: str, reference: Reference) -> RegistryError:
+def refused(reply: requests.Response, action: str, reference: Reference, login_of: str = "") -> RegistryError:
     """Make an error from a reply with an unwanted status.
 
     Args:
         reply: with an unwanted status.
         action: the request: an HTTP method, or words.
         reference: of the image.
+        login_of: whose credentials were sent; empty if none were.
 
     """
     code, said = _first_error(reply)
@@ -100,6 +101,10 @@ def refused(reply: requests.Response, action: str, reference: Reference) -> Regi
     hub = reference.host == DOCKER_HUB
     login = "docker login" if hub else f"docker login {reference.host}"
     meaning, hint = _MEANINGS.get(key, ("the registry failed", "its own log says more; push again later"))
+    if key == "UNAUTHORIZED" and login_of:
+        who = printable(login_of)
+        meaning = f"the registry refuses the login of `{who}`: it may have expired, or lack this right"
+        hint = "sign in again: {login}"
     detail = (
         f"{action}: status {reply.status_code}"
         + (f", {code}" if code else "")

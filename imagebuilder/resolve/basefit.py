@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatch
 
 from imagebuilder.catalog import Component, Selection
 from imagebuilder.debian import versions
 from imagebuilder.errors import Problem
 from imagebuilder.lock.model import BaseImage, Override
+
+_REQUIRED = "NVIDIA_REQUIRE_CUDA"
+_COMPAT = "cuda-compat-*"
 
 
 def problems(selection: Selection, image: BaseImage) -> list[Problem]:
@@ -42,6 +46,22 @@ def overrides(selection: Selection, image: BaseImage) -> tuple[Override, ...]:
         for name, version, sign in _contradicted(selection, image)
         if name in recipe.override
     )
+
+
+def older_drivers(selection: Selection, image: BaseImage | None) -> frozenset[str] | None:
+    """Return the branches of older drivers that the image's cuda-compat works with.
+
+    NVIDIA_REQUIRE_CUDA lists them, as `driver>=535,driver<536`: that of the recipe, which may copy
+    cuda-compat, or that of a base which has it. None for a base from a registry that was not read yet.
+    """
+    recipe = selection.recipe
+    text = recipe.env.get(_REQUIRED, "")
+    if not text and recipe.image is not None:
+        if image is None:
+            return None
+        if "cuda" not in recipe.override and any(fnmatch(each.name, _COMPAT) for each in image.packages):
+            text = image.env.get(_REQUIRED, "")
+    return frozenset(re.findall(r"driver>=([0-9]+)", text))
 
 
 def _contradicted(selection: Selection, image: BaseImage) -> list[tuple[str, str, str]]:

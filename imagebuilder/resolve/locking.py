@@ -105,14 +105,15 @@ def _make_lock(selection: Selection, site: Site, step: _LockStep) -> Lock:
     wanted = request(selection, step.platform)
     inputs = wanted.checksum()
     if previous is not None and previous.inputs == inputs and upgrade is None:
-        limits.require(selection, previous.pins)
+        limits.require(selection, previous.pins, basefit.older_drivers(selection, previous.image))
         return previous
     base = step.base
     if base is None:
         suites.facts(wanted.distribution, wanted.suite, selection.places.of("base"))
     else:
         wanted = replace(wanted, distribution=base.system.distribution, suite=base.system.suite)
-    problems: list[Problem] = limits.problems(selection, {})
+    older = basefit.older_drivers(selection, base.image if base else None)
+    problems: list[Problem] = limits.problems(selection, {}, older)
     problems += basefit.problems(selection, base.image) if base else []
     before = previous.builds if previous is not None and previous.python == wanted.python else ()
     prepared = compiles.prepare(wanted, site, before, upgrade)
@@ -160,7 +161,7 @@ def _make_lock(selection: Selection, site: Site, step: _LockStep) -> Lock:
         catalog=selection.recorded,
     )
     pins = agreement.pin_versions(selection, lock)
-    limits.require(selection, pins)
+    limits.require(selection, pins, older)
     return lock.model_copy(update={"pins": pins})
 
 

@@ -18,7 +18,7 @@ from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.file import LockFile
 from imagebuilder.lock.model import Lock
-from imagebuilder.resolve import filepins
+from imagebuilder.resolve import basefit, filepins
 from imagebuilder.resolve.request import request
 from imagebuilder.store import Store
 from imagebuilder.workflow.plans import layer_keys, plan_of, read_locks, read_recipe, require_agreement
@@ -85,7 +85,11 @@ def _update_lock(
     _require_named(selection, made)
     if made != previous:
         lockfile.write(made, lock_path)
-    notes = dict.fromkeys(note for lock in made.sections for note in limits.notes(selection, lock.pins))
+    notes = dict.fromkeys(
+        note
+        for lock in made.sections
+        for note in limits.notes(selection, lock.pins, basefit.older_drivers(selection, lock.image) or ())
+    )
     for name, lock in zip(made.platforms, made.sections, strict=True):
         notes |= dict.fromkeys(filepins.notes(request(selection, name), lock))
     return LockUpdate(previous=previous, made=made, notes=tuple(notes))

@@ -23,7 +23,7 @@ from imagebuilder.plan import NO_PROJECT, Entry, Plan, Project
 from imagebuilder.plan.rootfs import image_files
 from imagebuilder.recipe import Places, Recipe
 from imagebuilder.recipe.compiled import MOST_PATCH_BYTES
-from imagebuilder.resolve import agreement, filepins
+from imagebuilder.resolve import agreement, basefit, filepins
 from imagebuilder.resolve.request import Request, request
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def check_recipe(path: Path, *, locked: bool = False) -> Copied:
         read.plans()
         return read.copied
     selection, _ = read_recipe(path)
-    limits.require(selection, {})
+    limits.require(selection, {}, basefit.older_drivers(selection, None))
     from imagebuilder.workflow.project import read_project  # late: it loads what most verbs do without
 
     return read_project(path, selection)
@@ -227,7 +227,7 @@ def read_locks(path: Path, *, travelled: bool = False) -> LockedRecipe:
     lockfile.require_in_step(file, inputs, path)
     require_agreement(selection, file, path)
     for section in file.sections:
-        limits.require(selection, section.pins)
+        limits.require(selection, section.pins, basefit.older_drivers(selection, section.image))
     return LockedRecipe(path=path, selection=selection, file=file)
 
 

@@ -23,7 +23,6 @@ from tests.integration.conftest import ROOT, remove_images
 from tests.integration.test_examples import run
 from tests.support.pods import SCRIPTS, docker, pods
 
-NAME = "cpu-horovod"
 TRAIN = f"python {SCRIPTS}/horovod_train.py"
 ON_BOTH = "-np 2 -H node0:1,node1:1"
 SECONDS = 90
@@ -40,20 +39,20 @@ class Job:
         words = ("timeout", "-k", "5", str(SECONDS), "bash", "-c", command)
         return docker("exec", "-e", "OMP_NUM_THREADS=1", self.first, *words, check=False)
 
-    def answer(self, start: str) -> dict[str, Any]:
+    def answer(self, command: str) -> dict[str, Any]:
         """Train, and return what rank 0 says of it. Launchers write the rank before each line."""
-        result = self.run(f"{start} {TRAIN}")
+        result = self.run(command)
         assert result.code == 0, result.stdout[-2000:] + result.stderr[-2000:]
         (said,) = re.findall(r"answer (\{.*\})", result.stdout)
         found: dict[str, Any] = json.loads(said)
         return found
 
 
-def put(folder: Path, *changes: tuple[str, str]) -> Path:
-    """Copy the recipe and its patch, changed; returns the recipe."""
-    for path in (ROOT / "examples" / "recipes").glob("*horovod*"):
+def put(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
+    """Copy an example and its patch, changed; returns the recipe."""
+    for path in (ROOT / "examples" / "recipes").glob(f"*{name.partition('-')[2]}*"):
         shutil.copy(path, folder)
-    recipe = folder / f"{NAME}.yaml"
+    recipe = folder / f"{name}.yaml"
     text = recipe.read_text()
     for old, new in changes:
         assert text.count(old) == 1, old
@@ -82,7 +81,7 @@ def started(recipe: Path, store: Store, engine: DockerClient) -> Iterator[Job]:
 
 @pytest.fixture(scope="module")
 def horovod(store: Store, engine: DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    yield from started(put(tmp_path_factory.mktemp("horovod")), store, engine)
+    yield from started(put(tmp_path_factory.mktemp("horovod"), "cpu-horovod"), store, engine)
 
 
 def test_horovod_says_what_it_was_built_with(horovod: Job) -> None:
@@ -101,7 +100,7 @@ def test_horovod_says_what_it_was_built_with(horovod: Job) -> None:
     ],
 )
 def test_horovod_trains_by_each_of_its_launchers(horovod: Job, start: str, size: int) -> None:
-    assert horovod.answer(start) == {
+    assert horovod.answer(f"{start} {TRAIN}") == {
         "size": size,
         "total": [size * (size + 1) / 2] * 4,
         "hosts": ["node0", "node1"],
@@ -145,14 +144,15 @@ def test_horovodrun_without_mpirun_says_what_is_missing(horovod: Job) -> None:
 
 
 def test_an_image_without_mpi_does_not_compile_horovod_with_it(store: Store, tmp_path: Path) -> None:
-    recipe = put(tmp_path, ('  openmpi: "4.1.4"\n', ""))
+    recipe = put(tmp_path, "cpu-horovod", ('  openmpi: "4.1.4"\n', ""))
     run("lock", recipe, store=store)
     result = run("build", recipe, "--progress", "lines", store=store, code=7)
     assert "Could NOT find MPI" in result.stderr
 
 
-def test_horovod_compiled_twice_is_the_same(store: Store, tmp_path: Path) -> None:
-    recipe = put(tmp_path)
+@pytest.mark.parametrize("name", ["cpu-horovod", "cpu-deepspeed"])
+def test_a_framework_compiled_twice_is_the_same(store: Store, tmp_path: Path, name: str) -> None:
+    recipe = put(tmp_path, name)
     run("lock", recipe, store=store)
     run("build", recipe, store=store)
     other = Store(tmp_path / "other")

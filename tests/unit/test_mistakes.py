@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import importlib.util
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from docker.errors import ImageNotFound
 from typer.testing import CliRunner
 
 from imagebuilder.cli import app
 from imagebuilder.core import installation
 from imagebuilder.errors import ImagebuilderError
 from imagebuilder.host import engine
+from imagebuilder.lock import file as lockfile
+from imagebuilder.smoke import engine as smoke_engine
+from imagebuilder.store import Store
+from imagebuilder.store import files as store_files
+from imagebuilder.workflow import read_plan
+from tests.support import proven
+from tests.support.fake_registry import FakeRegistry, serve
 from tests.unit.test_wrong_combinations import CASES as CONFLICTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "mistakes.md"
 RECIPES = ROOT / "recipes"
-RIGHT = """\
+PINS = """\
+  cuda: "12.8"
+  torch: "2.10.0"
+  gcc: "14\""""
+RIGHT = f"""\
 name: train
 base: debian:trixie
 python: "3.13"
 pins:
-  cuda: "12.8"
-  torch: "2.10.0"
-  gcc: "14"
-ssh: {port: 22, user: root}
+{PINS}
+ssh: {{port: 22, user: root}}
 pip: ["numpy"]
 """
 CHECK = ("check", "train.yaml")
+_COMPOSE = ("--target", "compose", "--output", "job", "--repository", "registry.example/team/cpu-mpi")
+_FOLDER = store_files.folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """A wrong line of the recipe, and the line that the advice gives."""
+    """A wrong line of the recipe, and what the advice gives: the right recipe's own line, or another one."""
 
     line: str
     wrong: str
-    right: str
+    right: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +102,34 @@ def _closed_socket(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(os, "access", lambda path, mode: path != "docker.sock" and allowed(path, mode))
 
 
+def _built(_: pytest.MonkeyPatch) -> None:
+    """Build cpu-mpi, as far as the store can tell."""
+    shutil.copy(RECIPES / "cpu-mpi.yaml", ".")
+    lockfile.write(lockfile.read(RECIPES / "cpu-mpi.lock").plain, Path("cpu-mpi.lock"))
+    proven.put_built(read_plan(Path("cpu-mpi.yaml"))[1], Store(Path("store")))
+
+
+def _built_and_not_loaded(patch: pytest.MonkeyPatch) -> None:
+    """Build it, and answer for an engine that has no image."""
+    _built(patch)
+
+    def absent(name: str) -> None:
+        raise ImageNotFound(name)
+
+    client: Any = SimpleNamespace(images=SimpleNamespace(get=absent))
+    found = engine.Engine(client=client, kind="docker", version="28", cores=2, memory_bytes=1 << 33)
+    patch.setattr(smoke_engine, "connect", lambda _: nullcontext(found))
+
+
+def _full_disk(patch: pytest.MonkeyPatch) -> None:
+    _built(patch)
+
+    def full(path: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    patch.setattr(store_files, "folder", full)
+
+
 def _without_libraries(patch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     patch.setattr(importlib.util, "find_spec", lambda name: None if name == "nacl" else real(name))
@@ -92,34 +138,24 @@ def _without_libraries(patch: pytest.MonkeyPatch) -> None:
 
 
 EDITS = {
-    "A pin without indentation": Edit(line='  gcc: "14"', wrong='gcc: "14"', right='  gcc: "14"'),
-    "A pin with one space more than the others": Edit(
-        line='  gcc: "14"', wrong='   gcc: "14"', right='  gcc: "14"'
-    ),
-    "A tab": Edit(line='  gcc: "14"', wrong='\tgcc: "14"', right='  gcc: "14"'),
-    "No space after the colon": Edit(
-        line='  cuda: "12.8"\n  torch: "2.10.0"\n  gcc: "14"', wrong='  gcc:"14"', right='  gcc: "14"'
-    ),
-    "Pins as a list": Edit(
-        line='  cuda: "12.8"\n  torch: "2.10.0"\n  gcc: "14"', wrong='  - gcc: "14"', right='  gcc: "14"'
-    ),
+    "A pin without indentation": Edit(line='  gcc: "14"', wrong='gcc: "14"'),
+    "A pin with one space more than the others": Edit(line='  gcc: "14"', wrong='   gcc: "14"'),
+    "A tab": Edit(line='  gcc: "14"', wrong='\tgcc: "14"'),
+    "No space after the colon": Edit(line=PINS, wrong='  gcc:"14"', right='  gcc: "14"'),
+    "Pins as a list": Edit(line=PINS, wrong='  - gcc: "14"', right='  gcc: "14"'),
     "A bracket that is not closed": Edit(
-        line="ssh: {port: 22, user: root}",
-        wrong="ssh: {port: 22, user: root",
-        right="ssh: {port: 22, user: root}",
+        line="ssh: {port: 22, user: root}", wrong="ssh: {port: 22, user: root"
     ),
     "A version without quotes": Edit(
         line='  torch: "2.10.0"', wrong="  torch: 2.10", right='  torch: "2.10"'
     ),
-    "A version as pip writes it": Edit(
-        line='  torch: "2.10.0"', wrong='  torch: "==2.10.0"', right='  torch: "2.10.0"'
-    ),
+    "A version as pip writes it": Edit(line='  torch: "2.10.0"', wrong='  torch: "==2.10.0"'),
     "A package under `pins:`": Edit(
         line='  gcc: "14"\nssh: {port: 22, user: root}\npip: ["numpy"]',
         wrong='  torchvision: "0.25.0"',
         right='pip: ["torchvision==0.25.0"]',
     ),
-    "A misspelt pin": Edit(line='  cuda: "12.8"', wrong='  cuad: "12.8"', right='  cuda: "12.8"'),
+    "A misspelt pin": Edit(line='  cuda: "12.8"', wrong='  cuad: "12.8"'),
     "A key given twice": Edit(
         line='pip: ["numpy"]', wrong='pip: ["numpy"]\npip: ["pandas"]', right='pip: ["numpy", "pandas"]'
     ),
@@ -138,13 +174,9 @@ EDITS = {
         line='pip: ["numpy"]', wrong='pip: ["pytorch"]', right=""
     ),
     "A name with capital letters": Edit(line="name: train", wrong="name: My_Train", right="name: my-train"),
-    "A release's number": Edit(
-        line="base: debian:trixie", wrong="base: debian:13", right="base: debian:trixie"
-    ),
-    "No Python": Edit(line='python: "3.13"', wrong="", right='python: "3.13"'),
-    "`ssh: true`": Edit(
-        line="ssh: {port: 22, user: root}", wrong="ssh: true", right="ssh: {port: 22, user: root}"
-    ),
+    "A release's number": Edit(line="base: debian:trixie", wrong="base: debian:13"),
+    "No Python": Edit(line='python: "3.13"', wrong=""),
+    "`ssh: true`": Edit(line="ssh: {port: 22, user: root}", wrong="ssh: true"),
     "Another user on port 22": Edit(
         line="ssh: {port: 22, user: root}",
         wrong="ssh: {port: 22, user: me}",
@@ -158,6 +190,12 @@ EDITS = {
     ),
     "A platform's other name": Edit(
         line='pip: ["numpy"]', wrong="platforms: [x86_64]", right="platforms: [linux/amd64]"
+    ),
+    "A driver's branch instead of its version": Edit(
+        line='pip: ["numpy"]', wrong='hosts: {driver: "535"}', right='hosts: {driver: "570.26"}'
+    ),
+    "Hosts with a driver that is too old": Edit(
+        line='pip: ["numpy"]', wrong='hosts: {driver: "535.183.06"}', right='hosts: {driver: "570.26"}'
     ),
 }
 CALLS = {
@@ -187,6 +225,20 @@ CALLS = {
     ),
     "A misspelt context": Call(argv=("smoke-test", "x:1"), prepare=_env(DOCKER_CONTEXT="defualt")),
     "No right to use Docker": Call(argv=("smoke-test", "x:1"), prepare=_closed_socket),
+    "An image that was built without `--load`": Call(
+        argv=("smoke-test", "cpu-mpi:openmpi5.0.7-py3.13-trixie"), prepare=_built_and_not_loaded
+    ),
+    "A port that is already used": Call(
+        argv=("launch", "cpu-mpi", *_COMPOSE, "--port", "2222", "--", "true"),
+        then=("launch", "cpu-mpi", *_COMPOSE, "--port", "29500", "--", "true"),
+        prepare=_built,
+    ),
+    "A full disk": Call(
+        argv=("build", "cpu-mpi.yaml", "--progress", "lines"),
+        then=("cache", "prune", "--keep", "20GB"),
+        prepare=_full_disk,
+        remedy=lambda patch: patch.setattr(store_files, "folder", _FOLDER),
+    ),
     "No extra for signatures": Call(
         argv=("verify", "127.0.0.1:1/team/train:1", "--key", "my.pub"), prepare=_without_libraries
     ),
@@ -236,6 +288,7 @@ def refused(argv: tuple[str, ...]) -> tuple[str, str]:
     text = result.output
     if isinstance(result.exception, ImagebuilderError):
         text = str(result.exception)
+    text = text.replace(f"{Path.cwd()}/", "")
     lines = [line.removeprefix("error: ") for line in text.splitlines()]
     assert result.exit_code != 0, text
     assert len(lines) == 2, text
@@ -254,7 +307,7 @@ def test_a_wrong_line_is_answered_and_the_advice_works(title: str) -> None:
     assert RIGHT.count(edit.line) == 1
     Path("train.yaml").write_text(RIGHT.replace(edit.line, edit.wrong))
     assert refused(CHECK) == SAID[title]
-    Path("train.yaml").write_text(RIGHT.replace(edit.line, edit.right))
+    Path("train.yaml").write_text(RIGHT.replace(edit.line, edit.line if edit.right is None else edit.right))
     works(CHECK)
 
 
@@ -270,6 +323,19 @@ def test_a_wrong_command_is_answered_and_the_advice_works(
         works(call.then)
 
 
+def test_a_login_that_has_expired_is_answered_and_a_new_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(FakeRegistry(auth="basic")) as registry:
+        argv = ("inspect", f"{registry.host}/team/train:1")
+        monkeypatch.setenv("DOCKER_CONFIG", str(Path.cwd()))
+        for password, login in (("old", "refused"), ("secret", "taken")):
+            known = base64.b64encode(f"alice:{password}".encode()).decode()
+            Path("config.json").write_text(json.dumps({"auths": {registry.host: {"auth": known}}}))
+            said = tuple(text.replace(registry.host, "registry.example") for text in refused(argv))
+            # The registry takes the new login, and has no such image.
+            assert (said == SAID["A login that has expired"]) == (login == "refused")
+            assert ("no such image" in said[0]) == (login == "taken")
+
+
 @pytest.mark.parametrize("title", LOCKS)
 def test_the_page_says_what_lock_says(title: str) -> None:
     text = (CONFLICTS / f"{LOCKS[title]}.txt").read_text(encoding="utf-8")
@@ -278,7 +344,7 @@ def test_the_page_says_what_lock_says(title: str) -> None:
 
 
 def test_every_row_of_the_page_is_tested() -> None:
-    assert set(SAID) == {*EDITS, *CALLS, *LOCKS}
+    assert set(SAID) == {*EDITS, *CALLS, *LOCKS, "A login that has expired"}
     assert len(SAID) >= 40
 
 

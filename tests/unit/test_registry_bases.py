@@ -10,7 +10,7 @@ from packageurl import PackageURL
 
 from imagebuilder import catalog, recipe
 from imagebuilder import plan as plans
-from imagebuilder.catalog import select
+from imagebuilder.catalog import limits, select
 from imagebuilder.core import files, tarstream
 from imagebuilder.core.progress import no_advance
 from imagebuilder.errors import BuildError, InputError
@@ -23,6 +23,7 @@ from imagebuilder.plan import ImportedLayer, Plan, UpperOsLayer
 from imagebuilder.plan.render import render
 from imagebuilder.publish.attest import provenance, sbom
 from imagebuilder.recipe import Recipe
+from imagebuilder.resolve import basefit
 from imagebuilder.resolve.request import ArchivePin, request
 from imagebuilder.store import LayerRecord, Store
 from tests.support import standin_base
@@ -143,6 +144,52 @@ def test_the_drivers_that_the_base_runs_on_hold_unless_another_cuda_is_forced() 
     assert required() == drivers
     assert required(env={"NVIDIA_REQUIRE_CUDA": "cuda>=12"}) == "cuda>=12"
     assert required(override=("cuda",)) == "cuda>=12.8"
+
+
+SERVED = "the branches 535, 550, with which the base's cuda-compat works"
+DRIVERS = "cuda>=12.8 brand=tesla,driver>=535,driver<536 brand=unknown,driver>=550,driver<551"
+
+
+@pytest.mark.parametrize(
+    ("driver", "changes", "hint"),
+    [
+        ("535.183.06", {}, ""),
+        ("550.54", {}, ""),
+        ("570.86", {}, ""),
+        (
+            "560.28",
+            {},
+            f'give the hosts driver 570.26 or one of {SERVED}, or set cuda: "12.6"',
+        ),
+        ("535.183.06", {"packages": ()}, 'give the hosts driver 570.26, or set cuda: "12.2"'),
+        (
+            "535.183.06",
+            {"env": {"CUDA_VERSION": "12.8.1"}},
+            'give the hosts driver 570.26, or set cuda: "12.2"',
+        ),
+    ],
+)
+def test_an_older_driver_is_right_where_the_base_s_cuda_compat_works_with_it(
+    driver: str, changes: dict[str, object], hint: str
+) -> None:
+    packages = (samples.installed("cuda-compat-12-8", "570.211.01-1"),)
+    env = {"CUDA_VERSION": "12.8.1", "NVIDIA_REQUIRE_CUDA": DRIVERS}
+    image = samples.base_image(**{"env": env, "packages": packages, **changes})
+    selection = select(samples.recipe(base=IMAGE, pins={"cuda": "12.8"}, hosts={"driver": driver}))
+    older = basefit.older_drivers(selection, image)
+    assert [problem.hint for problem in limits.problems(selection, {}, older)] == ([hint] if hint else [])
+    notes = [f"cuda 12.8, driver {driver}: works by the base's cuda-compat alone, on data-center GPUs"]
+    assert limits.notes(selection, {}, older or ()) == (notes if not hint and driver != "570.86" else [])
+    # Before the base was read, nobody knows.
+    assert limits.problems(selection, {}, basefit.older_drivers(selection, None)) == []
+
+
+def test_a_recipe_that_copies_cuda_compat_names_the_drivers_itself() -> None:
+    fields = {"pins": {"cuda": "12.8"}, "hosts": {"driver": "535.183.06"}}
+    selection = select(samples.recipe(**fields, env={"NVIDIA_REQUIRE_CUDA": DRIVERS}))
+    assert limits.problems(selection, {}, basefit.older_drivers(selection, None)) == []
+    selection = select(samples.recipe(**fields))
+    assert len(limits.problems(selection, {}, basefit.older_drivers(selection, None))) == 1
 
 
 def test_labels_name_the_base_and_keep_its_own() -> None:
