@@ -43,6 +43,8 @@ GITHUB: dict[str, object] = {
 }
 PUSHED = {"github.event_name": "push", "github.ref": "refs/heads/main"}
 ASKED = {"github.event_name": "pull_request", "github.ref": "refs/pull/1/merge"}
+# The repository has another name than the recipe.
+PROMOTED = "cpu-mpi-openmpi5.0.7-py3.13-trixie"
 PROGRAMS = {
     # As sudo does: another user's home, and another path.
     "sudo": 'exec env PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$HOME/root" "$@"',
@@ -249,7 +251,7 @@ def test_an_image_is_built_proven_and_promoted_by_three_jobs(service: Service) -
     workflows.run_job(lab, workflow, "prove", context, service.actions)
     assert lab.kept == {"smoke-test": {"junit.xml"}}
     service.job(workflow, "promote", {**PUSHED, **needed})
-    assert "openmpi5.0.7-py3.13-trixie" in service.tags(repository)
+    assert PROMOTED in service.tags(repository)
 
 
 def test_an_update_is_proposed(service: Service) -> None:
@@ -342,4 +344,4 @@ def test_gitlab_proves_on_another_runner(
     workflows.run_gitlab(lab, pipeline, "prove", {**variables, **passed})
     assert lab.kept["prove"] == {"junit.xml"}
     workflows.run_gitlab(promote, pipeline, "promote", {**variables, **passed})
-    assert "openmpi5.0.7-py3.13-trixie" in service.tags("gitlab/images/cpu-lab")
+    assert PROMOTED in service.tags("gitlab/images/cpu-lab")
