@@ -28,9 +28,9 @@ _CAPTION = """\
 
 Made by `python -m bench.scaling` (`make bench-scaling`) in one run: the network of `examples/mnist` on
 images in memory, 64 images a step and one thread for each rank, for {seconds:g} seconds each time, median of
-{rounds} rounds. Both train in one image ({versions}): torch with DistributedDataParallel over gloo,
-started by torchrun, Horovod over MPI, started by horovodrun (`mpi_yield_when_idle`). Nodes are containers of
-one host. All ranks of every run ended with equal weights.
+{rounds} rounds (lowest to highest). Both train in one image ({versions}): torch with
+DistributedDataParallel over gloo, started by torchrun; Horovod over MPI, started by horovodrun with
+`mpi_yield_when_idle`. Nodes are containers of one host. All ranks of every run ended with equal weights.
 
 **This host has {cores} cores, which all nodes share.** So {cores} ranks are the most that compute at the same
 time. More ranks cannot be faster: their row shows what it costs to wait for a core. The figures say nothing
@@ -60,7 +60,7 @@ def main() -> int:
                     rate = measured(run(names[:nodes], ranks, arguments.seconds))
                     rates.setdefault((by, nodes, ranks), []).append(rate)
                     print(f"round {number}: {nodes}x{ranks} {by}: {rate:.0f} images/s", flush=True)
-    table = page({cell: statistics.median(found) for cell, found in rates.items()}, versions, arguments)
+    table = page(rates, versions, arguments)
     print(table)
     if arguments.out:
         arguments.out.write_text(table, encoding="utf-8")
@@ -106,16 +106,19 @@ def measured(said: str) -> float:
     return rate
 
 
-def page(rates: dict[tuple[str, int, int], float], versions: list[str], arguments: argparse.Namespace) -> str:
+def page(
+    rates: dict[tuple[str, int, int], list[float]], versions: list[str], arguments: argparse.Namespace
+) -> str:
     cores = os.cpu_count() or 1
     named = f"torch {versions[0]}, Horovod {versions[1]}"
     text = _CAPTION.format(seconds=arguments.seconds, rounds=arguments.rounds, versions=named, cores=cores)
+    median = {cell: statistics.median(found) for cell, found in rates.items()}
     for nodes, ranks in CELLS:
         cells = [f"{nodes}x{ranks}"]
         for by in ("torch", "horovod"):
-            rate = rates[by, nodes, ranks]
-            cells += [f"{rate:.0f}", f"{rate / rates[by, 1, 1]:.2f}"]
-        cells.append(f"{rates['horovod', nodes, ranks] / rates['torch', nodes, ranks]:.2f}")
+            found, rate = rates[by, nodes, ranks], median[by, nodes, ranks]
+            cells += [f"{rate:.0f} ({min(found):.0f} to {max(found):.0f})", f"{rate / median[by, 1, 1]:.2f}"]
+        cells.append(f"{median['horovod', nodes, ranks] / median['torch', nodes, ranks]:.2f}")
         text += f"| {' | '.join(cells)} |\n"
     return text
 
