@@ -20,11 +20,11 @@ BIN := .venv/bin
 # Start the engine and the registry unless they run, and set the variables with their addresses.
 SERVICES = services=$$(scripts/services start); eval "$$services";
 
-.PHONY: help image test test-fast test-versions lint unit integration bench bench-pull soak fuzz docs host host-tests clean
+.PHONY: help image test test-fast test-versions lint unit integration bench bench-pull bench-scaling soak fuzz docs host host-tests clean
 
 help:
 	@sed -n '3,4s/^# *//p' Makefile
-	@echo "also: make test-fast (style, types, unit tests), lint, unit, integration, bench, bench-pull, soak, fuzz, docs, clean"
+	@echo "also: make test-fast (style, types, unit tests), lint, unit, integration, bench, bench-pull, bench-scaling, soak, fuzz, docs, clean"
 
 # At the end it prints what makes the commands above it work in your shell: make's own engine is not at the usual socket.
 image: $(BIN)/.ready host
@@ -75,6 +75,13 @@ bench: $(BIN)/.ready host
 # and by Podman. Nothing else may run at the same time; about 90 minutes a round, and 60 GB of disk.
 bench-pull: $(BIN)/.ready host
 	$(BIN)/python -m bench.pull recipes/cuda12-torch.yaml --rounds $(BENCH_ROUNDS) --out bench/pull.md
+
+# Torch beside Horovod on 1 and 2 nodes with 1 and 2 ranks each, in one image. Horovod is compiled the first time.
+bench-scaling: $(BIN)/.ready host
+	mkdir -p build/scaling && cp examples/recipes/*horovod* build/scaling
+	$(BIN)/imagebuilder lock build/scaling/cpu-horovod.yaml
+	$(SERVICES) $(BIN)/imagebuilder build build/scaling/cpu-horovod.yaml --load
+	$(SERVICES) $(BIN)/python -m bench.scaling cpu-horovod --out bench/scaling.md
 
 # First run the long tests once: pushes through a proxy that cuts, delays, truncates and refuses connections at
 # random (bench/faulty-pushes.md), builds that are killed or run out of space (bench/store-faults.md), and every case

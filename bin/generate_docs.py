@@ -276,7 +276,7 @@ _TOGETHER = (
     (
         "JAX 0.12 and TensorFlow 2.21.0 in one image",
         "the smoke test, with each of them; TensorFlow in a custom loop",
-        "a wrong coordinator; a wrong worker in `TF_CONFIG`",
+        "a wrong coordinator; a wrong worker in `TF_CONFIG`; a killed rank; gradients that are not averaged",
     ),
     (
         "tf-keras 2.21.0 with TensorFlow 2.21.0",
@@ -286,12 +286,12 @@ _TOGETHER = (
     (
         "MXNet 1.9.1",
         "the smoke test; `launch.py` over ssh and over mpirun",
-        "a scheduler at another port",
+        "a scheduler at another port; a worker that is killed",
     ),
     (
         "Horovod 0.28.1 with torch 2.13.0 and Open MPI 4.1.4",
         "`horovodrun` with `--mpi`, `--gloo` and a hostfile; `mpirun`; compiled twice",
-        "a rank that ends with 3; an image without MPI",
+        "a rank that ends with 3; a host without an address; no mpirun; an image without MPI",
     ),
     (
         "DeepSpeed 0.19.8 with torch 2.13.0, pdsh and Open MPI 4.1.4",
@@ -302,6 +302,11 @@ _TOGETHER = (
         "Debian's torch with Open MPI 5.0.7",
         "two ranks by torch's MPI backend, in one container",
         "-",
+    ),
+    (
+        "torch 2.10.0",
+        "`examples/mnist` on all of MNIST, and from its checkpoint; TensorBoard reads its events",
+        "the cases of the smoke test",
     ),
 )
 
@@ -316,6 +321,9 @@ def _together() -> Iterator[str]:
     yield "| what | how it is run | broken on purpose |"
     yield "|---|---|---|"
     yield from (f"| {' | '.join(row)} |" for row in _TOGETHER)
+    yield ""
+    yield "The images of `cuda12-jax`, `cuda12-tensorflow`, `mxnet` and `examples/recipes/cpu-horovod.yaml`"
+    yield "passed the whole smoke test in two containers. None of this has run on a GPU."
     yield ""
 
 

@@ -45,7 +45,7 @@ _BAKED = (
     "hosts build a different image from the same lock"
 )
 _CAVEATS: Mapping[Mode, str] = {
-    "cpu": "NCCL not exercised: the tensors went over gloo, on CPUs",
+    "cpu": "NCCL not exercised: the tensors were on CPUs",
     "one-gpu-shared": (
         "NCCL exercised over sockets only: all ranks shared one GPU, so neither P2P nor InfiniBand was used"
     ),

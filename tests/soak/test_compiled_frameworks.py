@@ -126,6 +126,23 @@ def test_a_rank_that_fails_ends_the_job(horovod: Job, start: str, code: int, cau
     assert "answer" not in said
 
 
+@pytest.mark.parametrize("hosts", ["-H node0:1,nowhere:1", "--hostfile /tmp/hosts"])
+def test_an_unknown_host_is_named(horovod: Job, hosts: str) -> None:
+    """horovodrun tries ssh five times. Each waits for the name, a minute if nothing else is said."""
+    lines = r"printf 'node0 slots=1\nnowhere slots=1\n' >/tmp/hosts"
+    result = horovod.run(f"{lines}; IMAGEBUILDER_WAIT=2 horovodrun -np 2 {hosts} {TRAIN}")
+    assert result.code not in (0, 124, 137), result.stdout[-2000:] + result.stderr[-2000:]
+    assert "ssh not successful for host nowhere" in result.stdout + result.stderr
+    assert "Could not resolve hostname nowhere" in result.stdout + result.stderr
+
+
+def test_horovodrun_without_mpirun_says_what_is_missing(horovod: Job) -> None:
+    links = "mkdir -p /tmp/bin; ln -sf /usr/bin/* /tmp/bin; rm /tmp/bin/mpi*"
+    result = horovod.run(f"{links}; PATH=/opt/venv/bin:/tmp/bin horovodrun --mpi {ON_BOTH} {TRAIN}")
+    assert result.code == 1, result.stdout[-2000:] + result.stderr[-2000:]
+    assert "horovod does not find an installed MPI" in result.stderr
+
+
 def test_an_image_without_mpi_does_not_compile_horovod_with_it(store: Store, tmp_path: Path) -> None:
     recipe = put(tmp_path, "cpu-horovod", ('  openmpi: "4.1.4"\n', ""))
     run("lock", recipe, store=store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,15 @@ def test_the_documentation_has_each_case_s_name_and_a_message_that_the_case_want
         or not re.search(broken.read(name).message, html.unescape(message))
     ]
     assert (len(rows), wrong) == (len(broken.names()), [])
+
+
+def test_a_run_of_some_cases_writes_their_lines_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.read_text())
+    broken.write_table(page, {"nan": broken.Caught(check="training", message="a | b", seconds=1.23)})
+    pairs = zip(PAGE.read_text().splitlines(), page.read_text().splitlines(), strict=True)
+    ((_, written),) = [(old, new) for old, new in pairs if old != new]
+    assert written.endswith(r"/nan/case.yaml) | `training` | a \| b | 1.2 |")
 
 
 def test_every_check_that_runs_without_a_gpu_has_a_case() -> None:

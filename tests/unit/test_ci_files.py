@@ -87,6 +87,74 @@ def test_the_runner_of_the_examples_knows_every_expression(path: Path) -> None:
     assert "${{" not in workflows.expand(text, defaultdict(str))
 
 
+def a_runner(folder: Path) -> workflows.Machine:
+    (folder / "checkout").mkdir()
+    return workflows.machine(folder / "checkout", folder / "temp", folder / "programs")
+
+
+def test_a_step_of_the_runner_sets_what_later_steps_see(tmp_path: Path) -> None:
+    runner, context = a_runner(tmp_path), dict[str, object]()
+    first = """
+        echo "digest=a=b" >> "$GITHUB_OUTPUT"
+        echo "SIZE=3" >> "$GITHUB_ENV"
+        echo "/added" >> "$GITHUB_PATH"
+    """
+    second: dict[str, Any] = {
+        "run": 'echo "$DIGEST $SIZE ${PATH%%:*}"',
+        "env": {"DIGEST": "${{ steps.one.outputs.digest }}"},
+    }
+    workflows.run_steps(runner, [dict[str, Any](id="one", run=first), second], context)
+    assert runner.said == "a=b 3 /added\n"
+
+
+def test_after_a_step_that_failed_the_runner_runs_what_always_runs(tmp_path: Path) -> None:
+    runner = a_runner(tmp_path)
+    (runner.checkout / "proof").mkdir()
+    (runner.checkout / "proof" / "report.json").touch()
+    upload = {"name": "kept", "path": "proof/", "if-no-files-found": "ignore"}
+    steps: list[dict[str, Any]] = [
+        {"name": "fails", "run": "exit 3"},
+        {"name": "left out", "run": "true"},
+        {"name": "upload", "if": "always()", "uses": "actions/upload-artifact@1", "with": upload},
+    ]
+    with pytest.raises(AssertionError, match="exit 3"):
+        workflows.run_steps(runner, steps, {}, {"actions/upload-artifact": workflows.keep})
+    assert (runner.ran, runner.kept) == (["upload"], {"kept": {"report.json"}})
+    with pytest.raises(AssertionError, match="no test knows the action actions/other@1"):
+        workflows.run_steps(runner, [{"uses": "actions/other@1"}], {})
+
+
+def test_a_composite_action_needs_its_inputs_and_gives_its_outputs(tmp_path: Path) -> None:
+    (tmp_path / "action.yml").write_text(
+        "inputs: {recipe: {required: true}, mode: {default: cpu}}\n"
+        "outputs: {said: {value: '${{ steps.say.outputs.said }}'}}\n"
+        "runs:\n  steps:\n    - id: say\n      run: echo said=$MODE:$RECIPE >> $GITHUB_OUTPUT\n"
+        "      env: {MODE: '${{ inputs.mode }}', RECIPE: '${{ inputs.recipe }}'}\n",
+        encoding="utf-8",
+    )
+    runner = a_runner(tmp_path)
+    assert workflows.run_composite(runner, tmp_path, {"recipe": "x"}) == {"said": "cpu:x"}
+    with pytest.raises(AssertionError, match="an input is missing"):
+        workflows.run_composite(runner, tmp_path, {})
+
+
+def test_a_job_of_gitlab_s_gets_its_variables_in_their_order(tmp_path: Path) -> None:
+    pipeline = {
+        "variables": {"CACHE": "$CI_REGISTRY_IMAGE/cache", "CI_REGISTRY_IMAGE": "the service's own wins"},
+        "default": {"before_script": ["export BEFORE=1"]},
+        "image": {
+            "parallel": {"matrix": [{"RECIPE": ["cpu-mpi", "other"]}]},
+            "script": ['echo "$BEFORE $RECIPE $CACHE $CI_REGISTRY_IMAGE"'],
+        },
+        "own": {"before_script": [], "script": ["false", "true"]},
+    }
+    runner = a_runner(tmp_path)
+    workflows.run_gitlab(runner, pipeline, "image", {"CI_REGISTRY_IMAGE": "r.example/t"})
+    assert runner.said == "1 cpu-mpi r.example/t/cache r.example/t\n"
+    with pytest.raises(AssertionError, match="false"):
+        workflows.run_gitlab(runner, pipeline, "own", {})
+
+
 def test_the_oldest_versions_of_the_cache_are_deleted(tmp_path: Path) -> None:
     """Run the step as it is, with a `gh` that lists 203 versions in the order of their numbers."""
     listed = """seq 203 | awk '{printf "2026-01-01T%02d:00:%02dZ\\t%d\\n", $1 / 60, $1 % 60, $1}'"""
