@@ -51,7 +51,7 @@ _CAPTION = """\
 Made by `python -m bench.cache recipes/{recipe}.yaml --seed STORE --out bench/cache.md`, on {cores}
 processors. Each side filled its cache with the unchanged recipe before. Then it forgot everything, and
 built and pushed the changed recipe. The registry is on the same machine. The Debian update is another
-version of OpenSSL.
+version of OpenSSL. Each side may be from a run of its own, with more or less other work beside it.
 
 - **plain**: a hand-written Dockerfile, `docker buildx build --cache-from/--cache-to
   type=registry,mode=max`, and `docker push`. **rendered**: the same with our rendered Dockerfile. Each
