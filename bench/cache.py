@@ -119,8 +119,8 @@ class CachedEmbedded(Embedded):
     fills = ("--cache-push",)
     key: Path | None = None
 
-    def build(self, variant: Variant, *, anew: bool = False) -> None:
-        del anew
+    def build(self, variant: Variant, *, rebuild: bool = False) -> None:
+        del rebuild
         self._answer("build", variant.recipe, *self._cache(), *self.fills)
 
     def push(self, variant: Variant) -> None:

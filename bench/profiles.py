@@ -2,7 +2,7 @@
 
     python -m bench.profiles RECIPE --store STORE --out bench/profiles
 
-The recipe's packages have to be in the store (`imagebuilder fetch RECIPE`); every layer is made anew, in a
+The recipe's packages have to be in the store (`imagebuilder fetch RECIPE`); every layer is made again, in a
 store of its own that is thrown away. Two builds are sampled:
 
 - `<recipe>-python.folded` by py-spy, threads of Python with the C functions below them, as folded stacks: one

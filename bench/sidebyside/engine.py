@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 
 class Engine:
-    """A `dockerd` that can be made anew.
+    """A `dockerd` that can be made again.
 
     Attributes:
         folder: holds its data; with `classic` in Docker's own image store, else in containerd's.

@@ -76,8 +76,8 @@ class Side(ABC):
         return ()
 
     @abstractmethod
-    def build(self, variant: Variant, *, anew: bool = False) -> None:
-        """Build it; `anew`: from what was downloaded before, but with nothing that was built."""
+    def build(self, variant: Variant, *, rebuild: bool = False) -> None:
+        """Build it; `rebuild`: from what was downloaded before, but with nothing that was built."""
 
     @abstractmethod
     def push(self, variant: Variant) -> None: ...
@@ -124,7 +124,7 @@ class DockerSide(Side):
         for base in self.bases.made:
             self.engine.docker("load", "--input", base.archive)
 
-    def build(self, variant: Variant, *, anew: bool = False) -> None:
+    def build(self, variant: Variant, *, rebuild: bool = False) -> None:
         context = self.folder / "context" / variant.name
         shutil.rmtree(context, ignore_errors=True)
         context.mkdir(parents=True)
@@ -140,12 +140,12 @@ class DockerSide(Side):
         words += ["--provenance=false", "--tag", self.name_of(variant), *self.output]
         words += [word for key, file in secrets for word in ("--secret", f"id={key},src={file}")]
         words += [word for key, _ in arguments for word in ("--build-arg", key)]
-        words += ["--no-cache"] if anew else []
+        words += ["--no-cache"] if rebuild else []
         words += [*self.contexts(variant), context]
         process.run(words, timeout=HOUR, env={**dict(arguments), "DOCKER_HOST": self.engine.host})
 
     def tidy(self, variant: Variant) -> None:
-        # All wheels are one step, which a change makes anew whatever is kept; cache mounts stay.
+        # All wheels are one step, which a change makes again whatever is kept; cache mounts stay.
         if self.one_step:
             self.engine.docker("image", "rm", "--force", self.name_of(variant))
             self.engine.docker("buildx", "prune", "--all", "--force", "--filter", "type=regular")
@@ -251,8 +251,8 @@ class Embedded(Side):
         super().reset()
         self._with_base()
 
-    def build(self, variant: Variant, *, anew: bool = False) -> None:
-        if anew:
+    def build(self, variant: Variant, *, rebuild: bool = False) -> None:
+        if rebuild:
             self.forget()
         self._run("build", variant.recipe)
 

@@ -87,7 +87,7 @@ def measure(bench: Bench, side: Side, work: str, number: int, *, whole: bool) ->
         if work == "line-changed" and variant.project:
             change_a_line(variant.project)
         with metered(bench.folder, excluding=excluding) as building:
-            side.build(variant, anew=work in {"warm", "warm-first"})
+            side.build(variant, rebuild=work in {"warm", "warm-first"})
         with metered(bench.folder, excluding=excluding) as pushing:
             side.push(variant)
         values[samples.BUILD] += building.seconds

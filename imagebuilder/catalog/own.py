@@ -104,7 +104,7 @@ def offered(recipe: Path, site: Path | None = None) -> tuple[dict[str, Component
         site: the site's folder of catalog files; the recipe's own come first.
 
     Returns:
-        The shipped components and those of both folders, and a note on each file that is none.
+        The shipped components and those of both folders; a note on each file that describes none.
 
     """
     found, notes = dict[str, Component](), list[str]()
