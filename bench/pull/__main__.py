@@ -10,9 +10,10 @@ another NCCL. Then nodes pull: each is an engine with nothing in it, behind a li
     gzip     imagebuilder, `push`
     zstd     imagebuilder, `push --compression zstd`
 
-A node drops the page cache before the first step, so its files come from the disk. The sides come one after
-another, and what one has is deleted before the next begins. Nothing else may run on this host meanwhile, and
-it needs root.
+All sides build first. Then nodes of one kind after another pull: in each round from one side after the other.
+The registry has its blobs in memory when a pull begins, as if its disk were another host's. The page cache is
+dropped before the first step, so its files come from the disk. Nothing else may run on this host meanwhile,
+and it needs root.
 """
 
 from __future__ import annotations
@@ -98,6 +99,9 @@ class Task:
     imports: str
     arguments: argparse.Namespace
 
+    def sample(self, side: Side, what: str, value: float, unit: str) -> Sample:
+        return Sample(recipe=self.recipe, side=side.name, what=what, value=value, unit=unit)
+
 
 def main() -> int:
     arguments = _arguments()
@@ -156,55 +160,66 @@ def _measured(recipe: Path, arguments: argparse.Namespace) -> Iterator[Sample | 
             imports=planned.imports,
             arguments=arguments,
         )
-        for _ in range(arguments.rounds):
-            for name in arguments.sides:
-                yield from _side(task, SIDES[name](folder / name, bases))
+        sides = [SIDES[name](folder / name, bases) for name in arguments.sides]
+        try:
+            for side in sides:
+                yield from _built(task, side)
+            for name in arguments.nodes:
+                for speed, rate in LINKS.items():
+                    if rate is None or name in arguments.slow_nodes:
+                        for _ in range(arguments.rounds):
+                            yield from _round(task, sides, name, speed)
+            if not arguments.no_reads:
+                yield _reads(task, sides[-1])
+        finally:
+            for side in sides:
+                side.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _side(task: Task, side: Side) -> Iterator[Sample | Reads]:
-    """Build and push with a side, then pull from it."""
-
-    def sample(what: str, value: float, unit: str) -> Sample:
-        return Sample(recipe=task.recipe, side=side.name, what=what, value=value, unit=unit)
-
-    side.reset()
-    try:
+def _built(task: Task, side: Side) -> Iterator[Sample]:
+    """Build and push every variant with a side; afterwards it has its registry and no more."""
+    for _ in range(task.arguments.builds):
+        side.reset()
         for variant in task.variants.values():
             with _timed() as taken:
                 side.build(variant)
                 side.push(variant)
             work = "all new" if variant.name == "main" else "another NCCL"
-            yield sample(f"build and push, {work}", taken(), "s")
+            yield task.sample(side, f"build and push, {work}", taken(), "s")
             side.tidy(variant)
         side.end_building()
-        for name in task.arguments.nodes:
-            for speed, rate in LINKS.items():
-                if rate is not None and name not in task.arguments.slow_nodes:
-                    continue
-                node = NODES[name](task.folder / "node")
-                try:
-                    for what, value, unit in _pulled(task, side, node, rate):
-                        yield sample(f"{name}, {speed}: {what}", value, unit)
-                    if side.name == task.arguments.sides[-1] and name == "containerd" and rate is None:
-                        yield _reads(task, side, node)
-                finally:
-                    node.stop()
-    finally:
-        side.stop()
 
 
-def _reads(task: Task, side: Side, node: Node) -> Reads:
+def _round(task: Task, sides: Sequence[Side], name: str, speed: str) -> Iterator[Sample]:
+    """Pull from every side, each time into an empty node."""
+    for side in sides:
+        node = NODES[name](task.folder / "node")
+        try:
+            for what, value, unit in _pulled(task, side, node, LINKS[speed]):
+                yield task.sample(side, f"{name}, {speed}: {what}", value, unit)
+        finally:
+            node.stop()
+
+
+def _reads(task: Task, side: Side) -> Reads:
     """See which files the first step reads, on a node that has the image's layers."""
     image = side.name_of(task.variants["main"])
-    node.pull(image)
-    return read_files(node.files(), lambda: node.python(image, STEPS[task.imports]))
+    node = NODES["containerd"](task.folder / "node")
+    try:
+        node.renew()
+        node.pull(image)
+        return read_files(node.files(), lambda: node.python(image, STEPS[task.imports]))
+    finally:
+        node.stop()
 
 
 def _pulled(task: Task, side: Side, node: Node, rate: float | None) -> Iterator[tuple[str, float, str]]:
     """Pull into an empty node, run the first step, and pull the update."""
     node.renew()
+    forget_files()
+    _read_blobs(side.registry.folder)
     with link(side.registry.host, rate) as way:
         main = f"{way.host}/{_tagged(side, task.variants['main'])}"
         with _timed() as pulling:
@@ -222,6 +237,15 @@ def _pulled(task: Task, side: Side, node: Node, rate: float | None) -> Iterator[
                 node.pull(f"{way.host}/{_tagged(side, task.variants[UPDATE])}")
             yield "update to another NCCL", updating(), "s"
             yield "update to another NCCL", (way.received - received) / 1e6, "MB"
+
+
+def _read_blobs(folder: Path) -> None:
+    buffer = memoryview(bytearray(1 << 20))
+    for path in folder.rglob("data"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
 
 
 def _tagged(side: Side, variant: Variant) -> str:
@@ -247,12 +271,14 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("recipes", nargs="+", type=Path, metavar="RECIPE")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median is taken [3]")
+    parser.add_argument("--builds", type=int, default=1, help="how often each side builds [1]")
     parser.add_argument("--sides", type=words(SIDES), default=tuple(SIDES), help=",".join(SIDES))
     parser.add_argument("--nodes", type=words(NODES), default=tuple(NODES), help=",".join(NODES))
     parser.add_argument(
         "--slow-nodes", type=words(NODES), default=("containerd",), help="also over 1 Gb/s [containerd]"
     )
     parser.add_argument("--no-update", action="store_true", help="only first pulls: it needs half the disk")
+    parser.add_argument("--no-reads", action="store_true", help="do not list what the first step reads")
     parser.add_argument("--seed", type=Path, metavar="STORE", help="a store that has the Debian base already")
     parser.add_argument("--work-folder", type=Path, metavar="DIR", help="on the disk that is measured")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the tables, as Markdown")
