@@ -21,12 +21,15 @@ from imagebuilder import catalog
 from imagebuilder.core import labels as label_names
 from imagebuilder.lock.model import BaseLayer, Deb, Source, Wheel
 from imagebuilder.plan import backend
+from imagebuilder.plan.slim import Slim
 
 VENV = catalog.VENV
 # The folder of the keys in an image with `ssh: {keys: baked}`.
 BAKED_KEYS = "/etc/imagebuilder/keys"
 # Marks a field that changes no byte of its layer.
 _NOT_IN_KEY = MappingProxyType({"key": False})
+# Marks a field that is in its layer's key only if it is set.
+_IF_SET = MappingProxyType({"key": "if set"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,7 @@ class OsLayer:
     """The installed Debian packages, the user, and the empty venv.
 
     `asked` are the requested packages; the others are their dependencies. It changes no byte.
+    `slim` says which of the packages' files are left out.
     """
 
     distribution: str
@@ -63,6 +67,7 @@ class OsLayer:
     python: str
     venv: str = VENV
     asked: tuple[str, ...] = dataclasses.field(default=(), metadata=_NOT_IN_KEY)
+    slim: Slim | None = dataclasses.field(default=None, metadata=_IF_SET)
 
     FORMAT = 2
 
@@ -119,7 +124,8 @@ class OsPart:
         """A key of its own packages only. What they gave in another system is a good guess of the bytes."""
         system = self.system
         suite = [system.distribution, system.suite, system.architecture]
-        return _key("os-part-likely", self.FORMAT, [suite, self.name, [deb.sha256 for deb in self.debs]])
+        own = [suite, self.name, [deb.sha256 for deb in self.debs]]
+        return _key("os-part-likely", self.FORMAT, [*own, system.slim] if system.slim else own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,12 +161,16 @@ class UpperOsLayer(OsLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class WheelLayer:
-    """Wheels unpacked into the venv, in this order; `component` is the pin that requires them."""
+    """Wheels unpacked into the venv, in this order; `component` is the pin that requires them.
+
+    `slim` says which members of which wheels are left out, by the wheels' file names.
+    """
 
     component: str
     wheels: tuple[Wheel, ...]
     python: str
     venv: str = VENV
+    slim: tuple[tuple[str, Slim], ...] = ()
 
     FORMAT = 2
 
@@ -174,7 +184,7 @@ class WheelLayer:
     def key(self) -> str:
         # The component is not part of the key: it changes no byte.
         wheels = [(wheel.file, wheel.sha256) for wheel in self.wheels]
-        return _key("wheels", self.FORMAT, [wheels, self.python, self.venv])
+        return _key("wheels", self.FORMAT, [wheels, self.python, self.venv, *self.slim])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +199,7 @@ class BytecodeLayer:
         below: layers of a base from a registry; they have what is not among the packages.
         architecture: architecture of the packages.
         venv: the folder that the wheels are unpacked into.
+        slim: as of `WheelLayer`.
 
     """
 
@@ -199,6 +210,7 @@ class BytecodeLayer:
     below: tuple[BaseLayer, ...]
     architecture: str
     venv: str = VENV
+    slim: tuple[tuple[str, Slim], ...] = ()
 
     FORMAT = 3  # increase this, too, if a change in `layers/hooks/bytecode` changes bytes
 
@@ -211,7 +223,8 @@ class BytecodeLayer:
     @cached_property
     def key(self) -> str:
         wheels = [(wheel.file, wheel.sha256) for wheel in self.wheels]
-        return _key("bytecode", self.FORMAT, [wheels, self.python, self.venv, *self._compiler])
+        made_of = [wheels, self.python, self.venv, *self._compiler, *self.slim]
+        return _key("bytecode", self.FORMAT, made_of)
 
     def part_key(self, sha256: str, modules: Sequence[str]) -> str:
         """Return the key of the bytecode of these modules of the wheel with this hash."""
@@ -616,7 +629,11 @@ def _key(kind: str, version: int, content: object) -> str:
 
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        left_out = {field.name for field in dataclasses.fields(value) if field.metadata == _NOT_IN_KEY}
+        left_out = {
+            field.name
+            for field in dataclasses.fields(value)
+            if field.metadata == _NOT_IN_KEY or (field.metadata == _IF_SET and not getattr(value, field.name))
+        }
         return {name: item for name, item in fields(value).items() if name not in left_out}
     if isinstance(value, (BaseLayer, Deb, Wheel)):
         return value.model_dump(mode="json")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from imagebuilder import catalog
 from imagebuilder.catalog import Selection
 from imagebuilder.core import platforms
 from imagebuilder.errors import InputError
 from imagebuilder.lock.model import Build, Compiled, Deb, Lock, Wheel
-from imagebuilder.plan import groups
+from imagebuilder.plan import groups, slim
 from imagebuilder.plan.config import Config, config, image_tags, user
 from imagebuilder.plan.layer import (
     NO_PROJECT,
@@ -53,6 +54,7 @@ _BACKENDS_RUN_ON = re.compile(
 _MPIS = frozenset({"openmpi", "mpich"})
 # Where a project's build requirements are while it is built.
 _BUILD_VENV = "/build/venv"
+_OfWheels = TypeVar("_OfWheels", WheelLayer, BytecodeLayer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +174,10 @@ def locked_layers(selection: Selection, lock: Lock, files: tuple[Entry, ...]) ->
     )
     return (
         *_imported(lock),
-        *_system_layers(lock, user(selection.recipe, lock)),
+        *_system_layers(selection, lock),
         *_built_layers(selection, lock),
-        *_wheel_layers(lock),
-        *_bytecode_layers(lock),
+        *_slim(_wheel_layers(lock), selection),
+        *_slim(_bytecode_layers(lock), selection),
         # Small, and last: it differs between recipes, and must not lie below shared gigabytes.
         FilesLayer(name="settings", entries=tuple(sorted((*files, *made), key=lambda e: e.path))),
     )
@@ -200,20 +202,40 @@ def _imported(lock: Lock) -> Iterable[ImportedLayer]:
             yield ImportedLayer(blob=layer, title=title)
 
 
-def _system_layers(lock: Lock, user: User) -> tuple[OsLayer | OsPart, ...]:
+def _system_layers(selection: Selection, lock: Lock) -> tuple[OsLayer | OsPart, ...]:
+    if selection.recipe.slim:
+        _refuse_needed(selection, lock)
     distribution, _, suite = lock.base.partition(":")
     system = OsLayer(
         distribution=distribution,
         suite=suite,
         architecture=lock.architecture,
         debs=lock.debs,
-        user=user,
+        user=user(selection.recipe, lock),
         python=lock.python,
         asked=lock.packages,
+        slim=slim.debian() if selection.recipe.slim else None,
     )
     if lock.image:
         return (UpperOsLayer(**fields(system), below=lock.image.layers),)
     return parts(system)
+
+
+def _refuse_needed(selection: Selection, lock: Lock) -> None:
+    """Refuse to leave out libraries of packages that the recipe itself asks for."""
+    names, _ = slim.libraries(lock.debs)
+    if needed := sorted(names.intersection(package.partition("=")[0] for package in lock.packages)):
+        raise InputError(
+            f"{needed[0]} is asked for, and `slim: true` leaves out its libraries",
+            where=selection.places.of_package(needed[0]),
+            hint="leave it out of `apt:`, or remove `slim: true`",
+        )
+
+
+def _slim(layers: Iterable[_OfWheels], selection: Selection) -> Iterable[_OfWheels]:
+    """Add what a slim image leaves out of the wheels. Most layers stay as those of other images."""
+    for layer in layers:
+        yield replace(layer, slim=slim.of_wheels(layer.wheels)) if selection.recipe.slim else layer
 
 
 def _built_layers(selection: Selection, lock: Lock) -> tuple[BuiltLayer, ...]:

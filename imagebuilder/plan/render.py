@@ -12,6 +12,7 @@ import jinja2
 
 from imagebuilder.core import labels as label_names
 from imagebuilder.core import platforms
+from imagebuilder.errors import InputError
 from imagebuilder.lock.model import Source, Wheel
 from imagebuilder.plan import (
     BuiltLayer,
@@ -76,8 +77,17 @@ def render(plan: Plan, template: str) -> str:
         itself. It needs Dockerfile syntax 1.4 (BuildKit 0.10, Docker Engine 23), and names no place to fetch
         from.
 
+    Raises:
+        InputError: the image is to be slim.
+
     """
     system = plan.system
+    if system.slim:
+        raise InputError(
+            "`slim: true` is not for Dockerfiles: apt and pip install whole packages",
+            where=plan.name,
+            hint="build without --engine docker, or remove `slim: true`",
+        )
     wheels = [layer for layer in plan.layers if isinstance(layer, WheelLayer)]
     entries = [entry for layer in plan.layers if isinstance(layer, FilesLayer) for entry in layer.entries]
     environment = jinja2.Environment(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import resources
 from string import Template
 
-from imagebuilder.plan import BAKED_KEYS, PATH, VENV, Entry
+from imagebuilder.plan import BAKED_KEYS, PATH, VENV, Entry, slim
 from imagebuilder.plan.sshkeys import NODE_ALIAS
 from imagebuilder.recipe import Recipe
 
@@ -31,6 +31,7 @@ _FILES = (
     ("profile.sh.template", "/etc/profile.d/imagebuilder.sh", 0o644),
 )
 _NAMES = "/var/lib/extrausers/passwd"
+_SLIM = "/etc/dpkg/dpkg.cfg.d/imagebuilder-slim"
 _SSH_PORT = 22  # ssh's default
 # The end of the settings of an image with a baked-in key.
 _BAKED = """\
@@ -66,11 +67,13 @@ def image_files(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Entry, 
         "exports": "".join(_export(name, value) for name, value in variables if name != "PATH"),
         "variables": "".join(f" {sshd_quoted(f'{name}={value}')}" for name, value in variables),
     }
-    files = (
+    files = tuple(
         Entry(path=path, kind="file", mode=mode, text=_text(name, values)) for name, path, mode in _FILES
     )
     # sshd's folder for privilege separation, for an sshd that is started without the entrypoint.
     folder = Entry(path="/run/sshd", kind="dir", mode=0o755)
+    if recipe.slim:
+        files = (*files, Entry(path=_SLIM, kind="file", mode=0o644, text=slim.dpkg_settings()))
     if user == "root":
         return (*files, folder)
     # Where libnss-extrausers looks for users: the entrypoint writes a user id that the cluster chose there.

@@ -52,7 +52,7 @@ FIRST_FREE_PORT = 1024
 _NOT_RESOLVED = (
     *("about", "tags", "hosts", "platforms", "not_secret", "copies", "workdir", "command"),
     *("checks", "proof"),
-    *("allow_env", "compression"),
+    *("allow_env", "compression", "slim"),
 )
 
 
@@ -406,6 +406,13 @@ class Recipe(Strict):
     devel: Annotated[
         bool,
         Field(description="Whether to include nvcc, the headers of CUDA's libraries and their link names."),
+    ] = False
+    slim: Annotated[
+        bool,
+        Field(
+            description="Whether to leave out what nobody misses when a job runs: documentation, the ROCm "
+            "and LLVM that UCX brings, static libraries and tests in wheels. Not with `devel: true`."
+        ),
     ] = False
     fabric: Annotated[
         tuple[Literal["ib", "efa"], ...],

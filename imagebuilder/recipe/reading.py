@@ -139,6 +139,9 @@ def with_pins(path: Path, moved: Mapping[str, tuple[str, str]]) -> str:
 def _cross_checks(document: yamlfile.Document, components: frozenset[str]) -> Iterator[yamlfile.KeyProblem]:
     yield from _pin_problems(document, components)
     yield from _repeated(document)
+    if document.data.get("slim") is True and document.data.get("devel") is True:
+        problem = "is for images that run jobs, and `devel: true` for those that compile"
+        yield document.problem(("slim",), problem, "keep one of the two")
     yield from _renamed_packages(document, components)
     yield from _env_problems(document)
     yield from _allowed_problems(document)

@@ -145,7 +145,10 @@ def _modules(
     """Return the modules to compile, wheel by wheel; a module whose wheel has its bytecode is left out."""
     places = {wheel.file: downloads[wheel.sha256] for wheel in layer.wheels}
     order = {wheel.file: number for number, wheel in enumerate(layer.wheels)}
-    wheels = [placement.place(read_wheel(file, path), environment) for file, path in places.items()]
+    slim = dict(layer.slim)
+    wheels = [
+        placement.place(read_wheel(file, path), environment, slim.get(file)) for file, path in places.items()
+    ]
     placed = merge(wheels, environment)
     paths = {item.path for item in placed}
     modules = (

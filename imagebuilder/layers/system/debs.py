@@ -99,10 +99,7 @@ def closure_problems(packages: Sequence[Package], asked: Iterable[str]) -> list[
         asked: names of the packages that were asked for.
 
     """
-    providers: dict[str, set[str]] = {}
-    for package in packages:
-        for name in (package.name, *package.provides):
-            providers.setdefault(name, set()).add(package.name)
+    providers = _providers(packages)
     by_name = {package.name: package for package in packages}
     reached: set[str] = set()
     fresh = {package.name for package in packages if package.essential}
@@ -125,6 +122,29 @@ def closure_problems(packages: Sequence[Package], asked: Iterable[str]) -> list[
     ]
     extra = [f"nothing in the lock requires {name}" for name in sorted(by_name.keys() - reached)]
     return [*lacking, *extra]
+
+
+def dependents(
+    packages: Sequence[Package], names: frozenset[str], free: frozenset[str]
+) -> list[tuple[str, str]]:
+    """Return packages that depend on some others, each with one of those; but for those others and `free`."""
+    providers = _providers(packages)
+    dependent = []
+    for package in sorted(packages, key=lambda package: package.name):
+        for group in (*package.pre_depends, *package.depends):
+            offered = {provider for choice in group for provider in providers.get(choice, ())}
+            if offered and offered <= names and package.name not in {*names, *free}:
+                dependent.append((package.name, min(offered)))
+    return dependent
+
+
+def _providers(packages: Iterable[Package]) -> dict[str, set[str]]:
+    """Return the packages that satisfy a dependency on a name."""
+    providers: dict[str, set[str]] = {}
+    for package in packages:
+        for name in (package.name, *package.provides):
+            providers.setdefault(name, set()).add(package.name)
+    return providers
 
 
 class _Relations:

@@ -7,6 +7,7 @@ The layer has the differences: changed and new files, and whiteouts for removed 
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -47,6 +48,12 @@ def lay_out(layer: UpperOsLayer, store: Store, folder: Path, handed: Path) -> tu
         for seen in tree.write(base, [path for path, _ in blobs], out, title):
             lines.write(f"{seen.line()}\n")
     return _BASE, f"{handed.name}/{_BEFORE}"
+
+
+def base_paths(handed: Path) -> frozenset[str]:
+    """Return the paths of the base, from the list that `lay_out` wrote."""
+    with (handed / _BEFORE).open(encoding="utf-8") as lines:
+        return frozenset(json.loads(line)[0] for line in lines)
 
 
 def setup_hooks(folder: Path) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from imagebuilder.core import platforms, process
 from imagebuilder.core.process import CommandError
 from imagebuilder.core.progress import Advance
 from imagebuilder.debian import suites
-from imagebuilder.errors import BuildError, EnvironmentFault, LockError, Problem
+from imagebuilder.errors import BuildError, EnvironmentFault, InputError, LockError, Problem
 from imagebuilder.host import aptmirrors, emulation
 from imagebuilder.host.tools import HOST, Sandbox, Tools
 from imagebuilder.layers import hooks
@@ -33,8 +33,9 @@ from imagebuilder.layers.archive import settle_headers
 from imagebuilder.layers.stargz import compress_tar
 from imagebuilder.layers.system import debs as order
 from imagebuilder.layers.system import incremental
-from imagebuilder.layers.system.split import split
+from imagebuilder.layers.system.split import reduced, split
 from imagebuilder.plan import OsLayer, OsPart, UpperOsLayer
+from imagebuilder.plan.slim import libraries
 from imagebuilder.store import LayerRecord, Store, check_bytes, explained, link_or_copy
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def build_os_parts(
     """
     homes = {deb.name: part.name for part in parts for deb in part.debs}
     with _installed(parts[0].system, debs, store, tools) as tar:
-        tars = split(tar, homes)
+        tars = split(tar, homes, parts[0].system.slim)
         return tuple(compress_tar(cast("BinaryIO", tars[part.name]), store, advance) for part in parts)
 
 
@@ -110,11 +111,13 @@ def _installed(layer: OsLayer, debs: Mapping[str, Path], store: Store, tools: To
             run_in_root(layer, sandbox, incremental.last_hooks(sandbox.folder / _TAR))
         else:
             run_in_root(layer, sandbox, _FINISH, _TAR, memory=needed)
+        slim = layer.slim if isinstance(layer, UpperOsLayer) else None
+        base = incremental.base_paths(folder / HANDED) if slim else frozenset()
         shutil.rmtree(folder / HANDED)
         sandbox.copy_out(_TAR)
         with (folder / _TAR).open("r+b") as stream:
             settle_headers(stream)
-            yield stream
+            yield cast("BinaryIO", reduced(stream, slim, base)) if slim else stream
 
 
 def hand_in(layer: OsLayer, debs: Mapping[str, Path], folder: Path, sandbox: Sandbox, tools: Tools) -> int:
@@ -257,7 +260,25 @@ def _packages(layer: OsLayer, sandbox: Sandbox) -> tuple[order.Package, ...]:
         problems += order.closure_problems(packages, asked)
     if problems:
         raise LockError.of([Problem(message=text, where="debs", hint=_LOCK_AGAIN) for text in problems])
+    if layer.slim:
+        _refuse_needed(layer, packages)
     return packages
+
+
+def _refuse_needed(layer: OsLayer, packages: Sequence[order.Package]) -> None:
+    """Refuse to leave out libraries that some package needs beside the one that brings them in vain."""
+    needed = order.dependents(packages, *libraries(layer.debs))
+    if needed:
+        raise InputError.of(
+            [
+                Problem(
+                    message=f"leaves out the libraries of {name}, which {package} needs",
+                    where="slim",
+                    hint=f"leave what brings {package} out of `apt:`, or remove `slim: true`",
+                )
+                for package, name in needed
+            ]
+        )
 
 
 def _lay_out(folder: Path, packages: Sequence[order.Package]) -> None:

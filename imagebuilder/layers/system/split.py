@@ -19,7 +19,7 @@ import posixpath
 import re
 import tarfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -29,6 +29,7 @@ from imagebuilder.core.streams import IterReader
 from imagebuilder.errors import BuildError
 from imagebuilder.layers.archive import TAR_END, padding, parents
 from imagebuilder.plan import STATE
+from imagebuilder.plan.slim import Slim
 
 _CHUNK = 1 << 20
 _DPKG = "var/lib/dpkg"
@@ -51,12 +52,13 @@ class _Entry:
     end: int
 
 
-def split(tar: BinaryIO, homes: Mapping[str, str]) -> dict[str, IterReader]:
+def split(tar: BinaryIO, homes: Mapping[str, str], slim: Slim | None = None) -> dict[str, IterReader]:
     """Split a system's tar.
 
     Args:
         tar: an uncompressed file. Reading a part reads it again, so read one part at a time.
         homes: the part of each package, by the package's name; the files of other packages go to `STATE`.
+        slim: files to leave out.
 
     Returns:
         Each part by its name: those of `homes`, and `STATE`.
@@ -72,12 +74,51 @@ def split(tar: BinaryIO, homes: Mapping[str, str]) -> dict[str, IterReader]:
             owners = _Owners(entries, opened)
     except tarfile.TarError as error:
         raise BuildError(f"the system's tar cannot be read: {error}") from error
+    entries = _without(entries, slim, frozenset()) if slim else entries
     names = (*dict.fromkeys(homes.values()), STATE)
     parts: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
     for entry, own in zip(entries, _places(entries, owners, homes, tar), strict=True):
         for name in names if entry.path == "" else own:
             parts[name].append((entry.start, entry.end))
     return {name: IterReader(_read(tar, ranges)) for name, ranges in parts.items()}
+
+
+def reduced(tar: BinaryIO, slim: Slim, base: Collection[str]) -> IterReader:
+    """Leave out files of a layer on top of a base: only those that the base does not have, so no whiteouts.
+
+    Raises:
+        BuildError: the tar is damaged or incomplete.
+
+    """
+    tar.seek(0)
+    try:
+        with tarfile.open(fileobj=tar, mode="r:") as opened:
+            entries = tuple(_entry(member) for member in opened.getmembers())
+    except tarfile.TarError as error:
+        raise BuildError(f"the system's tar cannot be read: {error}") from error
+    return IterReader(_read(tar, [(entry.start, entry.end) for entry in _without(entries, slim, base)]))
+
+
+def _without(entries: Sequence[_Entry], slim: Slim, base: Collection[str]) -> tuple[_Entry, ...]:
+    """Leave out files and links. Folders stay: scripts of packages installed later may expect them."""
+
+    def stays(entry: _Entry) -> bool:
+        member = entry.member
+        return (
+            member.isdir()
+            or entry.path in base
+            or posixpath.basename(entry.path).startswith(".wh.")
+            or not slim.leaves_out(f"/{entry.path}", is_link=member.issym())
+        )
+
+    kept = {entry.path for entry in entries if stays(entry)}
+    # A hard link needs its target.
+    kept |= {_target(entry) for entry in entries if entry.member.islnk() and entry.path in kept}
+    return tuple(entry for entry in entries if entry.path in kept)
+
+
+def _target(entry: _Entry) -> str:
+    return posixpath.normpath(f"/{entry.member.linkname}").lstrip("/")
 
 
 def _read(file: BinaryIO, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes]:
@@ -228,7 +269,7 @@ def _files(
             sums[entry.path] = _NO_CONTENT
             parts[entry.path] = owners.part(entry.path, _NO_CONTENT, homes)
         elif entry.member.islnk():
-            linked[posixpath.normpath(f"/{entry.member.linkname}").lstrip("/")].append(entry.path)
+            linked[_target(entry)].append(entry.path)
         elif not entry.member.isdir():
             parts[entry.path] = STATE
     for target, names in linked.items():

@@ -129,7 +129,9 @@ def _read(
     layer: WheelLayer, wheels: Mapping[str, Path], environment: VenvLayout
 ) -> tuple[list[WheelFile], tuple[Placed, ...]]:
     read = [read_wheel(wheel.file, wheels[wheel.sha256]) for wheel in layer.wheels]
-    return read, merge([placement.place(wheel, environment) for wheel in read], environment)
+    slim = dict(layer.slim)
+    placed = [placement.place(wheel, environment, slim.get(wheel.file)) for wheel in read]
+    return read, merge(placed, environment)
 
 
 def _not_copied(layer: WheelLayer, placed: Iterable[Placed]) -> int:

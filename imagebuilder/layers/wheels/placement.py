@@ -22,6 +22,7 @@ from imagebuilder.layers import archive
 from imagebuilder.layers.archive import path_problem
 from imagebuilder.layers.wheels.file import WheelFile
 from imagebuilder.layers.wheels.members import Member, Unpacking, content, opened, packed_chunks, refuse
+from imagebuilder.plan.slim import Slim
 
 INSTALLER = b"imagebuilder\n"
 FILE = 0o664
@@ -96,8 +97,13 @@ class VenvLayout:
         return path in own | folders or not own.isdisjoint(archive.parents(path))
 
 
-def place(wheel: WheelFile, environment: VenvLayout) -> tuple[Placed, ...]:
+def place(wheel: WheelFile, environment: VenvLayout, slim: Slim | None = None) -> tuple[Placed, ...]:
     """Return the files that installing a wheel writes, RECORD included, sorted by path.
+
+    Args:
+        wheel: the wheel.
+        environment: the venv.
+        slim: members to leave out; RECORD does not list them. Metadata always stays.
 
     Raises:
         BuildError: two of its files would have the same path, or one would replace a part of the venv.
@@ -105,7 +111,7 @@ def place(wheel: WheelFile, environment: VenvLayout) -> tuple[Placed, ...]:
     """
     placed: dict[str, Placed] = {}
     with opened(wheel.file, wheel.path) as descriptor:
-        for item in (*_members(wheel, environment, descriptor), *_scripts(wheel, environment)):
+        for item in (*_members(wheel, environment, descriptor, slim), *_scripts(wheel, environment)):
             if item.path in placed:
                 raise refuse(wheel.file, item.path, "would be written twice")
             if environment.is_reserved(item.path):
@@ -157,10 +163,14 @@ def is_left_out(wheel: WheelFile, name: str) -> bool:
     return False
 
 
-def _members(wheel: WheelFile, environment: VenvLayout, descriptor: int) -> Iterator[Placed]:
+def _members(
+    wheel: WheelFile, environment: VenvLayout, descriptor: int, slim: Slim | None
+) -> Iterator[Placed]:
     scripts = wheel.dist_info.removesuffix(".dist-info") + ".data/scripts/"
     for member in wheel.members:
         if is_left_out(wheel, member.name):
+            continue
+        if slim and slim.leaves_out(member.name) and not member.name.startswith(f"{wheel.dist_info}/"):
             continue
         path = destination(wheel, member.name, environment)
         _check_metadata_folder(wheel, member.name, path, environment)
