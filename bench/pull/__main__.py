@@ -3,7 +3,8 @@
     python -m bench.pull recipes/cuda12-torch.yaml --out bench/pull.md
 
 Each side builds the recipe and pushes it to a registry of its own on this machine, then does the same with
-another NCCL. Then nodes pull: each is an engine with nothing in it, behind a link that counts bytes.
+another NCCL, or with another change of `bench/recipes/changes.yaml`. Then nodes pull: each is an engine with
+nothing in it, behind a link that counts bytes.
 
     plain    a Dockerfile: pip install --no-cache-dir -r requirements.txt
     uv       uv in a stage of its own, and COPY --link of the environment
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import words
+from bench.pull.changed import blobs, changed_files
 from bench.pull.link import GIGABIT, link
 from bench.pull.nodes import NODES, Node
 from bench.pull.reads import Reads, read_files
@@ -43,7 +45,6 @@ from imagebuilder.core.progress import LineProgress
 from imagebuilder.errors import ImagebuilderError
 from imagebuilder.store import Store
 
-UPDATE = "other-nccl"
 LINKS: Mapping[str, float | None] = {"unlimited": None, "1 Gb/s": GIGABIT}
 # One step of training on one process, and a collective.
 STEPS = {
@@ -151,7 +152,7 @@ def _measured(recipe: Path, arguments: argparse.Namespace) -> Iterator[Sample | 
         planned = scheme(recipe.stem)
         seed = Store(arguments.seed.resolve()) if arguments.seed else None
         bases = Bases(Store(folder / "bases"), seed, folder, LineProgress(sys.stderr))
-        changes = ((), (UPDATE,)) if UPDATE in planned.changes and not arguments.no_update else ((),)
+        changes = ((), (arguments.update,)) if arguments.update in planned.changes else ((),)
         variants = [prepare(recipe, change, planned, folder / "recipes", bases) for change in changes]
         task = Task(
             recipe=recipe.stem,
@@ -183,11 +184,16 @@ def _built(task: Task, side: Side) -> Iterator[Sample]:
     for _ in range(task.arguments.builds):
         side.reset()
         for variant in task.variants.values():
+            before = blobs(side.registry.folder)
             with _timed() as taken:
                 side.build(variant)
                 side.push(variant)
-            work = "all new" if variant.name == "main" else "another NCCL"
+            work = "all new" if variant.name == "main" else variant.name
             yield task.sample(side, f"build and push, {work}", taken(), "s")
+            if before and isinstance(side, Gzip):
+                files, tables = changed_files(before, blobs(side.registry.folder) - before)
+                yield task.sample(side, f"update, {work}: changed files", files / 1e6, "MB")
+                yield task.sample(side, f"update, {work}: their tables of contents", tables / 1e6, "MB")
             side.tidy(variant)
         side.end_building()
 
@@ -232,11 +238,11 @@ def _pulled(task: Task, side: Side, node: Node, rate: float | None) -> Iterator[
             node.python(main, STEPS[task.imports])
         yield "first step of training", stepping(), "s"
         yield "first pull and first step", seconds + stepping(), "s"
-        if UPDATE in task.variants:
+        for variant in list(task.variants.values())[1:]:
             with _timed() as updating:
-                node.pull(f"{way.host}/{_tagged(side, task.variants[UPDATE])}")
-            yield "update to another NCCL", updating(), "s"
-            yield "update to another NCCL", (way.received - received) / 1e6, "MB"
+                node.pull(f"{way.host}/{_tagged(side, variant)}")
+            yield f"update, {variant.name}", updating(), "s"
+            yield f"update, {variant.name}", (way.received - received) / 1e6, "MB"
 
 
 def _read_blobs(folder: Path) -> None:
@@ -277,7 +283,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--slow-nodes", type=words(NODES), default=("containerd",), help="also over 1 Gb/s [containerd]"
     )
-    parser.add_argument("--no-update", action="store_true", help="only first pulls: it needs half the disk")
+    parser.add_argument("--update", default="other-nccl", metavar="CHANGE", help="or none [other-nccl]")
     parser.add_argument("--no-reads", action="store_true", help="do not list what the first step reads")
     parser.add_argument("--seed", type=Path, metavar="STORE", help="a store that has the Debian base already")
     parser.add_argument("--work-folder", type=Path, metavar="DIR", help="on the disk that is measured")

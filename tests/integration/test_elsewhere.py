@@ -23,6 +23,18 @@ def test_the_same_digest_elsewhere(store: Store, tmp_path: Path) -> None:
     require_same_digest(recipe, store)
 
 
+# What `push --compression zstd` sends; the other place has no network to push by.
+_ZSTD = """
+import sys
+from pathlib import Path
+from imagebuilder.image import repack
+from imagebuilder.store import Store
+from imagebuilder.workflow import built_image
+store = Store(Path(sys.argv[2]))
+print(repack.repack(built_image(sys.argv[1], store), store).whole.manifest)
+"""
+
+
 def require_same_digest(recipe: Path, store: Store) -> None:
     """Build a recipe here and in another place; soak does it with a shipped recipe."""
     here = built_image(process.run([PROGRAM, *build(recipe, store)], timeout=3000).stdout)
@@ -44,6 +56,9 @@ def require_same_digest(recipe: Path, store: Store) -> None:
         ahead = float(process.run(elsewhere.command(place, *clock), timeout=60).stdout) - time.time()
         assert ahead > (elsewhere.DAYS - 1) * 86400
         assert made["digest"] == here["digest"]
+        zstd = process.run([sys.executable, "-c", _ZSTD, recipe, store.root], timeout=600).stdout
+        packing = elsewhere.command(place, sys.executable, "-c", _ZSTD, copied[0], other.root)
+        assert process.run(packing, timeout=600, cwd=place).stdout == zstd != ""
 
 
 def build(recipe: Path, store: Store) -> tuple[str | Path, ...]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 import requests
 
+from bench.pull.changed import changed_files
 from bench.pull.link import link
 from bench.pull.reads import Reads
 from bench.pull.table import page
+from imagebuilder.store import Store
+from tests.support.wheels import dice, make_wheel, splice
 
 SIZE = 2_000_000
 
@@ -47,6 +51,20 @@ def test_a_link_counts_and_limits_all_connections_together(
             thread.join()
         assert time.monotonic() - started >= least
         assert 2 * SIZE < way.received < 2 * SIZE + 1000
+
+
+def test_changed_files_are_those_that_no_layer_of_the_image_before_has(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    stays, new = dice(1).randbytes(50_000), dice(2).randbytes(30_000)
+    made = []
+    for name, files in (("one", {"a/s.so": stays}), ("two", {"a/moved.so": stays, "a/new.so": new})):
+        (tmp_path / name).mkdir()
+        made.append(store.blob(splice([make_wheel(tmp_path / name, files)], store).digest))
+    (tmp_path / "config").write_bytes(b"{}")
+    changed, tables = changed_files(made[:1], [made[1], tmp_path / "config"])
+    # The new file, what the installer writes (RECORD and others), and the config.
+    assert 30_000 < changed < 32_000
+    assert 0 < tables < 2_000
 
 
 def test_the_page_has_every_figure_beside_plain_s() -> None:
