@@ -329,24 +329,8 @@ IMAGEBUILDER_END_OF_FILE
 FROM os AS installer
 RUN python3 -m venv /installer && install -d -m 0755 /out/opt
 
-# ---- nvidia-cudnn-cu12 9.28.0.42
-FROM installer AS wheels-01-nvidia-cudnn-cu12
-RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
-    --mount=type=secret,id=pip,target=/etc/pip.conf \
-    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
-    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
-    umask 002; \
-    printf '%s\n' \
-      'nvidia-cudnn-cu12==9.28.0.42 --hash=sha256:9ff58b7f36dacd0a93e89f8f2957b52466889217963701daa15e577317cfa375' \
-      >/tmp/requirements.txt \
- && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
- && find /out -name '*.py' -exec touch --date=@0 {} + \
- && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
-      /out/opt/venv/lib/python3.13/site-packages || true; }
-
 # ---- nvidia-cublas-cu12 12.9.3.13
-FROM installer AS wheels-02-nvidia-cublas-cu12
+FROM installer AS wheels-01-nvidia-cublas-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -362,7 +346,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- tensorflow 2.21.0
-FROM installer AS wheels-03-tensorflow
+FROM installer AS wheels-02-tensorflow
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -378,7 +362,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusparse-cu12 12.5.10.65
-FROM installer AS wheels-04-nvidia-cusparse-cu12
+FROM installer AS wheels-03-nvidia-cusparse-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -393,24 +377,8 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
  && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
-# ---- nvidia-nccl-cu12 2.32.3
-FROM installer AS wheels-05-nvidia-nccl-cu12
-RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
-    --mount=type=secret,id=pip,target=/etc/pip.conf \
-    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
-    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
-    umask 002; \
-    printf '%s\n' \
-      'nvidia-nccl-cu12==2.32.3 --hash=sha256:bb94b2348e4861d5e8aa00b36c3d12d9bdf9c6369b82cbb723de0b582280a21c' \
-      >/tmp/requirements.txt \
- && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
- && find /out -name '*.py' -exec touch --date=@0 {} + \
- && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
-      /out/opt/venv/lib/python3.13/site-packages || true; }
-
 # ---- nvidia-cusolver-cu12 11.7.5.82
-FROM installer AS wheels-06-nvidia-cusolver-cu12
+FROM installer AS wheels-04-nvidia-cusolver-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -426,7 +394,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cufft-cu12 11.4.1.4
-FROM installer AS wheels-07-nvidia-cufft-cu12
+FROM installer AS wheels-05-nvidia-cufft-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -442,7 +410,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-nvrtc-cu12 12.9.86
-FROM installer AS wheels-08-nvidia-cuda-nvrtc-cu12
+FROM installer AS wheels-06-nvidia-cuda-nvrtc-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -458,7 +426,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-curand-cu12 10.3.10.19
-FROM installer AS wheels-09-nvidia-curand-cu12
+FROM installer AS wheels-07-nvidia-curand-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -474,7 +442,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-nvcc-cu12 12.9.86
-FROM installer AS wheels-10-nvidia-cuda-nvcc-cu12
+FROM installer AS wheels-08-nvidia-cuda-nvcc-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -490,7 +458,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nvjitlink-cu12 12.9.86
-FROM installer AS wheels-11-nvidia-nvjitlink-cu12
+FROM installer AS wheels-09-nvidia-nvjitlink-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -506,7 +474,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- libclang 18.1.1
-FROM installer AS wheels-12-libclang
+FROM installer AS wheels-10-libclang
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -522,7 +490,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- numpy 2.5.5
-FROM installer AS wheels-13-numpy
+FROM installer AS wheels-11-numpy
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -538,7 +506,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-cupti-cu12 12.9.79
-FROM installer AS wheels-14-nvidia-cuda-cupti-cu12
+FROM installer AS wheels-12-nvidia-cuda-cupti-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -546,6 +514,38 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     umask 002; \
     printf '%s\n' \
       'nvidia-cuda-cupti-cu12==12.9.79 --hash=sha256:096bcf334f13e1984ba36685ad4c1d6347db214de03dbb6eebb237b41d9d934f' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
+
+# ---- nvidia-cudnn-cu12 9.28.0.42
+FROM installer AS wheels-13-nvidia-cudnn-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
+    printf '%s\n' \
+      'nvidia-cudnn-cu12==9.28.0.42 --hash=sha256:9ff58b7f36dacd0a93e89f8f2957b52466889217963701daa15e577317cfa375' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
+
+# ---- nvidia-nccl-cu12 2.32.3
+FROM installer AS wheels-14-nvidia-nccl-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
+    printf '%s\n' \
+      'nvidia-nccl-cu12==2.32.3 --hash=sha256:bb94b2348e4861d5e8aa00b36c3d12d9bdf9c6369b82cbb723de0b582280a21c' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
       --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
@@ -640,20 +640,20 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
 
 # ---- the image
 FROM os AS image
-COPY --link --from=wheels-01-nvidia-cudnn-cu12 /out/ /
-COPY --link --from=wheels-02-nvidia-cublas-cu12 /out/ /
-COPY --link --from=wheels-03-tensorflow /out/ /
-COPY --link --from=wheels-04-nvidia-cusparse-cu12 /out/ /
-COPY --link --from=wheels-05-nvidia-nccl-cu12 /out/ /
-COPY --link --from=wheels-06-nvidia-cusolver-cu12 /out/ /
-COPY --link --from=wheels-07-nvidia-cufft-cu12 /out/ /
-COPY --link --from=wheels-08-nvidia-cuda-nvrtc-cu12 /out/ /
-COPY --link --from=wheels-09-nvidia-curand-cu12 /out/ /
-COPY --link --from=wheels-10-nvidia-cuda-nvcc-cu12 /out/ /
-COPY --link --from=wheels-11-nvidia-nvjitlink-cu12 /out/ /
-COPY --link --from=wheels-12-libclang /out/ /
-COPY --link --from=wheels-13-numpy /out/ /
-COPY --link --from=wheels-14-nvidia-cuda-cupti-cu12 /out/ /
+COPY --link --from=wheels-01-nvidia-cublas-cu12 /out/ /
+COPY --link --from=wheels-02-tensorflow /out/ /
+COPY --link --from=wheels-03-nvidia-cusparse-cu12 /out/ /
+COPY --link --from=wheels-04-nvidia-cusolver-cu12 /out/ /
+COPY --link --from=wheels-05-nvidia-cufft-cu12 /out/ /
+COPY --link --from=wheels-06-nvidia-cuda-nvrtc-cu12 /out/ /
+COPY --link --from=wheels-07-nvidia-curand-cu12 /out/ /
+COPY --link --from=wheels-08-nvidia-cuda-nvcc-cu12 /out/ /
+COPY --link --from=wheels-09-nvidia-nvjitlink-cu12 /out/ /
+COPY --link --from=wheels-10-libclang /out/ /
+COPY --link --from=wheels-11-numpy /out/ /
+COPY --link --from=wheels-12-nvidia-cuda-cupti-cu12 /out/ /
+COPY --link --from=wheels-13-nvidia-cudnn-cu12 /out/ /
+COPY --link --from=wheels-14-nvidia-nccl-cu12 /out/ /
 COPY --link --from=wheels-15-nvidia-cuda-runtime-cu12 /out/ /
 COPY --link --from=wheels-16-python /out/ /
 COPY --link --from=wheels-17-tensorflow /out/ /

@@ -345,24 +345,8 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
  && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
-# ---- nvidia-cudnn-cu12 9.10.2.21
-FROM installer AS wheels-02-nvidia-cudnn-cu12
-RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
-    --mount=type=secret,id=pip,target=/etc/pip.conf \
-    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
-    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
-    umask 002; \
-    printf '%s\n' \
-      'nvidia-cudnn-cu12==9.10.2.21 --hash=sha256:949452be657fa16687d0930933f032835951ef0892b37d2d53824d1a84dc97a8' \
-      >/tmp/requirements.txt \
- && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
- && find /out -name '*.py' -exec touch --date=@0 {} + \
- && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
-      /out/opt/venv/lib/python3.13/site-packages || true; }
-
 # ---- nvidia-cublas-cu12 12.8.4.1
-FROM installer AS wheels-03-nvidia-cublas-cu12
+FROM installer AS wheels-02-nvidia-cublas-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -377,24 +361,8 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
  && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
-# ---- nvidia-nccl-cu12 2.27.5
-FROM installer AS wheels-04-nvidia-nccl-cu12
-RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
-    --mount=type=secret,id=pip,target=/etc/pip.conf \
-    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
-    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
-    umask 002; \
-    printf '%s\n' \
-      'nvidia-nccl-cu12==2.27.5 --hash=sha256:ad730cf15cb5d25fe849c6e6ca9eb5b76db16a80f13f425ac68d8e2e55624457' \
-      >/tmp/requirements.txt \
- && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
- && find /out -name '*.py' -exec touch --date=@0 {} + \
- && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
-      /out/opt/venv/lib/python3.13/site-packages || true; }
-
 # ---- nvidia-cusparse-cu12 12.5.8.93
-FROM installer AS wheels-05-nvidia-cusparse-cu12
+FROM installer AS wheels-03-nvidia-cusparse-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -410,7 +378,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusparselt-cu12 0.7.1
-FROM installer AS wheels-06-nvidia-cusparselt-cu12
+FROM installer AS wheels-04-nvidia-cusparselt-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -426,7 +394,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusolver-cu12 11.7.3.90
-FROM installer AS wheels-07-nvidia-cusolver-cu12
+FROM installer AS wheels-05-nvidia-cusolver-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -442,7 +410,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cufft-cu12 11.3.3.83
-FROM installer AS wheels-08-nvidia-cufft-cu12
+FROM installer AS wheels-06-nvidia-cufft-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -458,7 +426,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- triton 3.6.0
-FROM installer AS wheels-09-triton
+FROM installer AS wheels-07-triton
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -474,7 +442,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nvshmem-cu12 3.4.5
-FROM installer AS wheels-10-nvidia-nvshmem-cu12
+FROM installer AS wheels-08-nvidia-nvshmem-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -490,7 +458,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-nvrtc-cu12 12.8.93
-FROM installer AS wheels-11-nvidia-cuda-nvrtc-cu12
+FROM installer AS wheels-09-nvidia-cuda-nvrtc-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -506,7 +474,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-curand-cu12 10.3.9.90
-FROM installer AS wheels-12-nvidia-curand-cu12
+FROM installer AS wheels-10-nvidia-curand-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -522,7 +490,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nvjitlink-cu12 12.8.93
-FROM installer AS wheels-13-nvidia-nvjitlink-cu12
+FROM installer AS wheels-11-nvidia-nvjitlink-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -538,7 +506,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- numpy 2.5.5
-FROM installer AS wheels-14-numpy
+FROM installer AS wheels-12-numpy
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -554,7 +522,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- cuda-bindings 12.9.4
-FROM installer AS wheels-15-cuda-bindings
+FROM installer AS wheels-13-cuda-bindings
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -570,7 +538,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-cupti-cu12 12.8.90
-FROM installer AS wheels-16-nvidia-cuda-cupti-cu12
+FROM installer AS wheels-14-nvidia-cuda-cupti-cu12
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -578,6 +546,38 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     umask 002; \
     printf '%s\n' \
       'nvidia-cuda-cupti-cu12==12.8.90 --hash=sha256:ea0cb07ebda26bb9b29ba82cda34849e73c166c18162d3913575b0c9db9a6182' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
+
+# ---- nvidia-cudnn-cu12 9.10.2.21
+FROM installer AS wheels-15-nvidia-cudnn-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
+    printf '%s\n' \
+      'nvidia-cudnn-cu12==9.10.2.21 --hash=sha256:949452be657fa16687d0930933f032835951ef0892b37d2d53824d1a84dc97a8' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
+
+# ---- nvidia-nccl-cu12 2.27.5
+FROM installer AS wheels-16-nvidia-nccl-cu12
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
+    printf '%s\n' \
+      'nvidia-nccl-cu12==2.27.5 --hash=sha256:ad730cf15cb5d25fe849c6e6ca9eb5b76db16a80f13f425ac68d8e2e55624457' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
       --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
@@ -658,21 +658,21 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
 # ---- the image
 FROM os AS image
 COPY --link --from=wheels-01-torch /out/ /
-COPY --link --from=wheels-02-nvidia-cudnn-cu12 /out/ /
-COPY --link --from=wheels-03-nvidia-cublas-cu12 /out/ /
-COPY --link --from=wheels-04-nvidia-nccl-cu12 /out/ /
-COPY --link --from=wheels-05-nvidia-cusparse-cu12 /out/ /
-COPY --link --from=wheels-06-nvidia-cusparselt-cu12 /out/ /
-COPY --link --from=wheels-07-nvidia-cusolver-cu12 /out/ /
-COPY --link --from=wheels-08-nvidia-cufft-cu12 /out/ /
-COPY --link --from=wheels-09-triton /out/ /
-COPY --link --from=wheels-10-nvidia-nvshmem-cu12 /out/ /
-COPY --link --from=wheels-11-nvidia-cuda-nvrtc-cu12 /out/ /
-COPY --link --from=wheels-12-nvidia-curand-cu12 /out/ /
-COPY --link --from=wheels-13-nvidia-nvjitlink-cu12 /out/ /
-COPY --link --from=wheels-14-numpy /out/ /
-COPY --link --from=wheels-15-cuda-bindings /out/ /
-COPY --link --from=wheels-16-nvidia-cuda-cupti-cu12 /out/ /
+COPY --link --from=wheels-02-nvidia-cublas-cu12 /out/ /
+COPY --link --from=wheels-03-nvidia-cusparse-cu12 /out/ /
+COPY --link --from=wheels-04-nvidia-cusparselt-cu12 /out/ /
+COPY --link --from=wheels-05-nvidia-cusolver-cu12 /out/ /
+COPY --link --from=wheels-06-nvidia-cufft-cu12 /out/ /
+COPY --link --from=wheels-07-triton /out/ /
+COPY --link --from=wheels-08-nvidia-nvshmem-cu12 /out/ /
+COPY --link --from=wheels-09-nvidia-cuda-nvrtc-cu12 /out/ /
+COPY --link --from=wheels-10-nvidia-curand-cu12 /out/ /
+COPY --link --from=wheels-11-nvidia-nvjitlink-cu12 /out/ /
+COPY --link --from=wheels-12-numpy /out/ /
+COPY --link --from=wheels-13-cuda-bindings /out/ /
+COPY --link --from=wheels-14-nvidia-cuda-cupti-cu12 /out/ /
+COPY --link --from=wheels-15-nvidia-cudnn-cu12 /out/ /
+COPY --link --from=wheels-16-nvidia-nccl-cu12 /out/ /
 COPY --link --from=wheels-17-nvidia-cuda-runtime-cu12 /out/ /
 COPY --link --from=wheels-18-python /out/ /
 COPY --link --from=wheels-19-torch /out/ /

@@ -345,24 +345,8 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
  && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
-# ---- nvidia-cudnn-cu13 9.26.0.51
-FROM installer AS wheels-02-nvidia-cudnn-cu13
-RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
-    --mount=type=secret,id=pip,target=/etc/pip.conf \
-    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
-    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
-    umask 002; \
-    printf '%s\n' \
-      'nvidia-cudnn-cu13==9.26.0.51 --hash=sha256:9c976d539786698c71d6bcdbe2053b7485fae062ff7e1215d2f2ff67b1a2149a' \
-      >/tmp/requirements.txt \
- && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
- && find /out -name '*.py' -exec touch --date=@0 {} + \
- && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
-      /out/opt/venv/lib/python3.13/site-packages || true; }
-
 # ---- nvidia-cublas 13.4.1.3
-FROM installer AS wheels-03-nvidia-cublas
+FROM installer AS wheels-02-nvidia-cublas
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -378,7 +362,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- triton 3.9.0
-FROM installer AS wheels-04-triton
+FROM installer AS wheels-03-triton
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -394,7 +378,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusolver 12.2.0.11
-FROM installer AS wheels-05-nvidia-cusolver
+FROM installer AS wheels-04-nvidia-cusolver
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -410,7 +394,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cufft 12.2.0.57
-FROM installer AS wheels-06-nvidia-cufft
+FROM installer AS wheels-05-nvidia-cufft
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -425,24 +409,8 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
  && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
-# ---- nvidia-nccl-cu13 2.30.7
-FROM installer AS wheels-07-nvidia-nccl-cu13
-RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
-    --mount=type=secret,id=pip,target=/etc/pip.conf \
-    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
-    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
-    umask 002; \
-    printf '%s\n' \
-      'nvidia-nccl-cu13==2.30.7 --hash=sha256:cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50' \
-      >/tmp/requirements.txt \
- && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
-      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
- && find /out -name '*.py' -exec touch --date=@0 {} + \
- && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
-      /out/opt/venv/lib/python3.13/site-packages || true; }
-
 # ---- nvidia-cusparselt-cu13 0.8.1
-FROM installer AS wheels-08-nvidia-cusparselt-cu13
+FROM installer AS wheels-06-nvidia-cusparselt-cu13
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -458,7 +426,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cusparse 12.7.10.12
-FROM installer AS wheels-09-nvidia-cusparse
+FROM installer AS wheels-07-nvidia-cusparse
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -474,7 +442,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nvshmem-cu13 3.7.2
-FROM installer AS wheels-10-nvidia-nvshmem-cu13
+FROM installer AS wheels-08-nvidia-nvshmem-cu13
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -490,7 +458,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-nvrtc 13.2.86
-FROM installer AS wheels-11-nvidia-cuda-nvrtc
+FROM installer AS wheels-09-nvidia-cuda-nvrtc
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -506,7 +474,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-nvjitlink 13.5.37
-FROM installer AS wheels-12-nvidia-nvjitlink
+FROM installer AS wheels-10-nvidia-nvjitlink
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -522,7 +490,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- numpy 2.5.5
-FROM installer AS wheels-13-numpy
+FROM installer AS wheels-11-numpy
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -538,7 +506,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- nvidia-cuda-cupti 13.2.86
-FROM installer AS wheels-14-nvidia-cuda-cupti
+FROM installer AS wheels-12-nvidia-cuda-cupti
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -554,7 +522,7 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
       /out/opt/venv/lib/python3.13/site-packages || true; }
 
 # ---- cuda-bindings 13.5.0
-FROM installer AS wheels-15-cuda-bindings
+FROM installer AS wheels-13-cuda-bindings
 RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
@@ -562,6 +530,38 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
     umask 002; \
     printf '%s\n' \
       'cuda-bindings==13.5.0 --hash=sha256:d47b6f6d0398f97c82e2525eefb02e7252848e48c902824f6a6b6467a5902894' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
+
+# ---- nvidia-cudnn-cu13 9.26.0.51
+FROM installer AS wheels-14-nvidia-cudnn-cu13
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
+    printf '%s\n' \
+      'nvidia-cudnn-cu13==9.26.0.51 --hash=sha256:9c976d539786698c71d6bcdbe2053b7485fae062ff7e1215d2f2ff67b1a2149a' \
+      >/tmp/requirements.txt \
+ && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
+      --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
+ && find /out -name '*.py' -exec touch --date=@0 {} + \
+ && { PYTHONHASHSEED=0 /opt/venv/bin/python -W ignore -m compileall -qq -s /out -p / \
+      /out/opt/venv/lib/python3.13/site-packages || true; }
+
+# ---- nvidia-nccl-cu13 2.30.7
+FROM installer AS wheels-15-nvidia-nccl-cu13
+RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
+    --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.crt \
+    if [ -e /run/secrets/ca.crt ]; then export PIP_CERT=/run/secrets/ca.crt; fi; \
+    umask 002; \
+    printf '%s\n' \
+      'nvidia-nccl-cu13==2.30.7 --hash=sha256:cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50' \
       >/tmp/requirements.txt \
  && /installer/bin/python -m pip --python /opt/venv/bin/python install --prefix /out/opt/venv \
       --no-deps --no-compile --only-binary :all: --require-hashes --requirement /tmp/requirements.txt \
@@ -644,20 +644,20 @@ RUN --mount=type=cache,target=/root/.cache/pip,sharing=locked \
 # ---- the image
 FROM os AS image
 COPY --link --from=wheels-01-torch /out/ /
-COPY --link --from=wheels-02-nvidia-cudnn-cu13 /out/ /
-COPY --link --from=wheels-03-nvidia-cublas /out/ /
-COPY --link --from=wheels-04-triton /out/ /
-COPY --link --from=wheels-05-nvidia-cusolver /out/ /
-COPY --link --from=wheels-06-nvidia-cufft /out/ /
-COPY --link --from=wheels-07-nvidia-nccl-cu13 /out/ /
-COPY --link --from=wheels-08-nvidia-cusparselt-cu13 /out/ /
-COPY --link --from=wheels-09-nvidia-cusparse /out/ /
-COPY --link --from=wheels-10-nvidia-nvshmem-cu13 /out/ /
-COPY --link --from=wheels-11-nvidia-cuda-nvrtc /out/ /
-COPY --link --from=wheels-12-nvidia-nvjitlink /out/ /
-COPY --link --from=wheels-13-numpy /out/ /
-COPY --link --from=wheels-14-nvidia-cuda-cupti /out/ /
-COPY --link --from=wheels-15-cuda-bindings /out/ /
+COPY --link --from=wheels-02-nvidia-cublas /out/ /
+COPY --link --from=wheels-03-triton /out/ /
+COPY --link --from=wheels-04-nvidia-cusolver /out/ /
+COPY --link --from=wheels-05-nvidia-cufft /out/ /
+COPY --link --from=wheels-06-nvidia-cusparselt-cu13 /out/ /
+COPY --link --from=wheels-07-nvidia-cusparse /out/ /
+COPY --link --from=wheels-08-nvidia-nvshmem-cu13 /out/ /
+COPY --link --from=wheels-09-nvidia-cuda-nvrtc /out/ /
+COPY --link --from=wheels-10-nvidia-nvjitlink /out/ /
+COPY --link --from=wheels-11-numpy /out/ /
+COPY --link --from=wheels-12-nvidia-cuda-cupti /out/ /
+COPY --link --from=wheels-13-cuda-bindings /out/ /
+COPY --link --from=wheels-14-nvidia-cudnn-cu13 /out/ /
+COPY --link --from=wheels-15-nvidia-nccl-cu13 /out/ /
 COPY --link --from=wheels-16-nvidia-cuda-runtime /out/ /
 COPY --link --from=wheels-17-python /out/ /
 COPY --link --from=wheels-18-torch /out/ /

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import signal
 import statistics
@@ -181,6 +182,13 @@ def _measured(recipe: Path, arguments: argparse.Namespace) -> Iterator[Sample | 
 
 def _built(task: Task, side: Side) -> Iterator[Sample]:
     """Build and push every variant with a side; afterwards it has its registry and no more."""
+    registries = task.arguments.registries
+    kept = registries.resolve() / task.recipe / side.name if registries else None
+    if kept and kept.exists():
+        side.reset()
+        _link_all(kept, side.registry.folder / "data")
+        side.end_building()
+        return
     for _ in range(task.arguments.builds):
         side.reset()
         for variant in task.variants.values():
@@ -196,6 +204,12 @@ def _built(task: Task, side: Side) -> Iterator[Sample]:
                 yield task.sample(side, f"update, {work}: their tables of contents", tables / 1e6, "MB")
             side.tidy(variant)
         side.end_building()
+    if kept:
+        _link_all(side.registry.folder / "data", kept)
+
+
+def _link_all(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=os.link, dirs_exist_ok=True)
 
 
 def _round(task: Task, sides: Sequence[Side], name: str, speed: str) -> Iterator[Sample]:
@@ -284,6 +298,9 @@ def _arguments() -> argparse.Namespace:
         "--slow-nodes", type=words(NODES), default=("containerd",), help="also over 1 Gb/s [containerd]"
     )
     parser.add_argument("--update", default="other-nccl", metavar="CHANGE", help="or none [other-nccl]")
+    parser.add_argument(
+        "--registries", type=Path, metavar="DIR", help="keep what is pushed; what is there is not built again"
+    )
     parser.add_argument("--no-reads", action="store_true", help="do not list what the first step reads")
     parser.add_argument("--seed", type=Path, metavar="STORE", help="a store that has the Debian base already")
     parser.add_argument("--work-folder", type=Path, metavar="DIR", help="on the disk that is measured")

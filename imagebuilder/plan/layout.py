@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -339,7 +340,7 @@ def _in_root(wheels: tuple[Wheel, ...], python: str) -> tuple[WheelLayer, ...]:
 
 
 def _wheel_layers(lock: Lock) -> Iterable[WheelLayer]:
-    """Yield a layer for each large wheel, the largest first, and one for each component's small wheels.
+    """Yield the layers of wheels: one for each large wheel, and one for each component's small wheels.
 
     If that makes more layers than an image may have, the smallest large wheels join their component's layer.
     """
@@ -382,7 +383,11 @@ def _interpreter(lock: Lock) -> tuple[Deb, ...]:
 
 
 def _alone(lock: Lock) -> tuple[Wheel, ...]:
-    """Return the wheels that have their own layer, the largest first."""
+    """Return the wheels that have their own layer: those of one component together, the largest first.
+
+    Engines unpack everything above a layer that changed once more, and Docker's classic store even fetches it
+    again. So what changes together lies together, and the larger below: another NCCL leaves torch as it is.
+    """
     system = len(lock.image.layers) if lock.image else len(groups.of(lock.debs))
     below = len(lock.builds) + system
     # Each component may have a layer of small wheels, and one of bytecode.
@@ -393,7 +398,10 @@ def _alone(lock: Lock) -> tuple[Wheel, ...]:
         if wheel.size < OWN_LAYER_BYTES or room < 0:
             break
         alone.append(wheel)
-    return tuple(alone)
+    weights = Counter[str]()
+    for wheel in alone:
+        weights[wheel.component] += wheel.size
+    return tuple(sorted(alone, key=lambda wheel: (-weights[wheel.component], wheel.component)))
 
 
 def _has_modules(wheel: Wheel) -> bool:

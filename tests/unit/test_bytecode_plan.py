@@ -5,7 +5,7 @@ from __future__ import annotations
 from imagebuilder import plan as plans
 from imagebuilder.catalog import select
 from imagebuilder.lock.model import Deb
-from imagebuilder.plan import BytecodeLayer
+from imagebuilder.plan import BytecodeLayer, WheelLayer
 from tests.unit import samples
 
 PYTHON_DEBS = ("libpython3.13-minimal", "libpython3.13-stdlib", "python3.13-minimal")
@@ -32,6 +32,18 @@ def test_each_component_has_its_bytecode_above_all_wheels() -> None:
     assert {deb.name for deb in found[0].packages} == {*PYTHON_DEBS, "libc6"}
 
 
+def test_large_wheels_of_one_component_lie_together_and_the_larger_component_below() -> None:
+    """So another NCCL leaves torch and its libraries below it as they are, though some are smaller."""
+    sizes = {"torch": (90, "torch"), "cufft": (10, "torch"), "cudnn": (70, "cudnn"), "nccl": (30, "nccl")}
+    wheels = tuple(
+        samples.wheel(name, size=size * plans.OWN_LAYER_BYTES, component=component)
+        for name, (size, component) in sizes.items()
+    )
+    plan = plans.plan(select(samples.recipe()), samples.lock(wheels=wheels), ())
+    order = [layer.wheels[0].name for layer in plan.layers if isinstance(layer, WheelLayer)]
+    assert order == ["torch", "cufft", "cudnn", "nccl"]
+
+
 def test_a_large_wheel_has_its_bytecode_alone_unless_it_brings_libraries_only() -> None:
     """One more small wheel does not touch the bytecode of a large one; and libraries have no empty layers."""
     large = plans.OWN_LAYER_BYTES
@@ -47,7 +59,7 @@ def test_a_large_wheel_has_its_bytecode_alone_unless_it_brings_libraries_only() 
         torch,
     )
     found = [[wheel.name for wheel in layer.wheels] for layer in planned(wheels=wheels)]
-    assert found == [["jax"], ["torch"], ["less"], ["cublas", "small"]]
+    assert found == [["torch"], ["jax"], ["less"], ["cublas", "small"]]
 
 
 def test_bytecode_counts_where_layers_are_limited() -> None:
