@@ -237,7 +237,8 @@ def _image(
         from imagebuilder.image import repack
         from imagebuilder.workflow import source
 
-        if source.compression(text, image, where) == "zstd":
+        recipe = source.recipe_of(text, image, where)
+        if recipe and recipe.compression == "zstd":
             image = repack.packed(image, where)  # what a push sends
         return images.from_store(image, where, repository)
     from imagebuilder.smoke import engine as engines

@@ -27,7 +27,7 @@ from imagebuilder.publish.attest import bundle, publish, signing_keys
 from imagebuilder.publish.attest.bundle import ImageDocument
 from imagebuilder.publish.attest.publish import Attached
 from imagebuilder.publish.gates import Gate, Placed, Waiver
-from imagebuilder.recipe import NotSecret
+from imagebuilder.recipe import NotSecret, runtimes
 from imagebuilder.recipe.tags import in_repository, of_platform
 from imagebuilder.registry import Client, PushResult, options_for, upload
 from imagebuilder.registry.blob import Blob
@@ -84,6 +84,7 @@ class Candidate:
         request: the arguments of the push.
         last: the images.
         zstd: whether their layers are packed with zstd.
+        unreadable: what runtimes that the recipe states cannot read, a sentence each.
         tags: those of the recipe.
         own: the tags that are made from the content alone, such as the lock's checksum.
         waived: gates that may refuse, for each platform.
@@ -93,6 +94,7 @@ class Candidate:
     request: PushRequest
     last: Last
     zstd: bool
+    unreadable: tuple[str, ...]
     tags: tuple[str, ...]
     own: tuple[str, ...]
     waived: Mapping[str, tuple[str, ...]]
@@ -172,13 +174,19 @@ def prepare(request: PushRequest, store: Store) -> Candidate:
         raise InputError(
             f"`{printable(request.compression)}` is unknown: choose gzip or zstd", where="--compression"
         )
-    zstd = (request.compression or sources.compression(request.target, last.images[0], store)) == "zstd"
+    recipe = sources.recipe_of(request.target, last.images[0], store)
+    zstd = (request.compression or (recipe.compression if recipe else "")) == "zstd"
+    unreadable = tuple(runtimes.warnings(recipe.hosts.runtimes, zstd=zstd)) if recipe else ()
     waived = _waived(request, last)
     if request.candidate:
         _require_no_tags(request)
-        return Candidate(request=request, last=last, zstd=zstd, tags=(), own=(), waived=waived)
+        return Candidate(
+            request=request, last=last, zstd=zstd, unreadable=unreadable, tags=(), own=(), waived=waived
+        )
     tags, own = _tags(last, store, repository)
-    return Candidate(request=request, last=last, zstd=zstd, tags=tags, own=own, waived=waived)
+    return Candidate(
+        request=request, last=last, zstd=zstd, unreadable=unreadable, tags=tags, own=own, waived=waived
+    )
 
 
 def push(candidate: Candidate, context: PushContext) -> Pushed:
@@ -190,6 +198,8 @@ def push(candidate: Candidate, context: PushContext) -> Pushed:
 
     """
     request, last, store = candidate.request, candidate.last, context.store
+    for warning in candidate.unreadable:
+        context.warn(warning)
     reviewed = reviewed_files(request.target, last, store)
     _require_shareable(request, context)
     for image in last.images:
@@ -288,7 +298,7 @@ def reviewed_files(target: str, last: Last, store: Store) -> tuple[NotSecret, ..
     if named(target).is_recipe:
         return recipes.load(Path(target), catalog.own.names(Path(target))).not_secret
     image = last.images[0]
-    return sources.recall(store, image).not_secret() if store.source(image.manifest).exists() else ()
+    return sources.recall(store, image).parsed().not_secret if store.source(image.manifest).exists() else ()
 
 
 def search_documents(

@@ -17,7 +17,7 @@ from imagebuilder.core import yamlfile
 from imagebuilder.core.model import Rule, Strict
 from imagebuilder.core.reference import parse
 from imagebuilder.errors import InputError
-from imagebuilder.recipe import tags
+from imagebuilder.recipe import runtimes, tags
 from imagebuilder.recipe.annotations import About, Text
 from imagebuilder.recipe.checks import Checks
 from imagebuilder.recipe.compiled import Compile, Compiles
@@ -43,6 +43,12 @@ _RELEASES = {
 }
 _DRIVER = re.compile(r"[0-9]{3}(?:\.[0-9]{1,3}){1,2}")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
+_RUNTIME = re.compile(rf"(?:{'|'.join(runtimes.NAMES)}) [0-9]{{1,4}}(?:\.[0-9]{{1,4}}){{0,3}}")
+_RUNTIME_HINT = f'write it as in "docker 20.10"; known are {", ".join(runtimes.NAMES)}'
+_RUNTIMES = (
+    "Container runtimes that pull the image, with their oldest versions: `docker 20.10`. `push` warns if one "
+    f"of them cannot read the layers. Known are {', '.join(f'`{name}`' for name in runtimes.NAMES)}."
+)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_PATH = 1_000
@@ -250,6 +256,12 @@ class Hosts(Strict):
             ...,
         ],
         Field(description="Compute capabilities of the hosts' GPUs, quoted: `9.0` is an H100."),
+    ] = ()
+    runtimes: Annotated[
+        tuple[
+            Annotated[str, _must_match(_RUNTIME, "a container runtime with its version", _RUNTIME_HINT)], ...
+        ],
+        Field(max_length=100, description=_RUNTIMES),
     ] = ()
 
 

@@ -15,7 +15,7 @@ from imagebuilder.lock import file as lockfile
 from imagebuilder.lock import model as locks
 from imagebuilder.lock.model import Lock
 from imagebuilder.plan import NO_PROJECT, Plan, Project, index_tags
-from imagebuilder.recipe import NotSecret
+from imagebuilder.recipe import Recipe
 from imagebuilder.resolve.request import Request
 from imagebuilder.store import ImageRecord, Store
 from imagebuilder.workflow import named, read_locks, read_plan
@@ -67,27 +67,16 @@ class RecipeSource:
             read = read_locks(self._write(Path(name)), travelled=True)
             return index_tags(read.selection, read.file)
 
-    def not_secret(self) -> tuple[NotSecret, ...]:
-        """Return the files that the recipe has reviewed for secrets.
+    def parsed(self) -> Recipe:
+        """Return the recipe alone.
 
         Raises:
-            InputError: the recipe is wrong.
+            InputError: it is wrong.
 
         """
         with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
             path = self._write(Path(name))
-            return recipes.load(path, own.names(path)).not_secret
-
-    def compression(self) -> str:
-        """Return how the recipe wants the layers to be packed at a push.
-
-        Raises:
-            InputError: the recipe is wrong.
-
-        """
-        with tempfile.TemporaryDirectory(prefix="imagebuilder-") as name:
-            path = self._write(Path(name))
-            return recipes.load(path, own.names(path)).compression
+            return recipes.load(path, own.names(path))
 
     def _write(self, folder: Path) -> Path:
         path = folder / "recipe.yaml"
@@ -125,8 +114,8 @@ def find(target: str, image: ImageRecord, store: Store) -> RecipeSource:
     return recall(store, image)
 
 
-def compression(target: str, image: ImageRecord, store: Store) -> str:
-    """Return the recipe's `compression:`; for an image's name, that of the recipe as it was built.
+def recipe_of(target: str, image: ImageRecord, store: Store) -> Recipe | None:
+    """Return the recipe that a path names; for an image's name, the recipe as it was built, or None.
 
     Raises:
         InputError: the recipe is wrong.
@@ -134,8 +123,8 @@ def compression(target: str, image: ImageRecord, store: Store) -> str:
     """
     word = named(target)
     if word.is_recipe:
-        return recipes.load(word.path, own.names(word.path)).compression
-    return recall(store, image).compression() if store.source(image.manifest).exists() else "gzip"
+        return recipes.load(word.path, own.names(word.path))
+    return recall(store, image).parsed() if store.source(image.manifest).exists() else None
 
 
 def remember(store: Store, digest: str, source: RecipeSource) -> None:

@@ -89,7 +89,7 @@ def test_recipe_and_lock_suffice_elsewhere(path: Path) -> None:
     shutil.rmtree(path.parent / own.FOLDER)
     lock, plan = source.read()
     assert (lock.pins["proctool"], "PROCTOOL_HOME" in dict(plan.config.env)) == ("4.0.4", True)
-    assert source.not_secret() == ()
+    assert source.parsed().not_secret == ()
     with pytest.raises(InputError, match="`proctool` is not a component"):
         check_recipe(path)
 
