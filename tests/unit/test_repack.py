@@ -181,11 +181,16 @@ def test_a_recipe_says_how_its_layers_are_packed(
     store: Store, registry: FakeRegistry, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "cpu-mpi.yaml"
-    recipe.write_text(RECIPE.read_text(encoding="utf-8") + "compression: zstd\n", encoding="utf-8")
+    more = 'compression: zstd\nhosts: {runtimes: ["docker 20.10", "podman 5.4"]}\n'
+    recipe.write_text(RECIPE.read_text(encoding="utf-8") + more, encoding="utf-8")
     recipe.with_suffix(".lock").write_bytes(RECIPE.with_suffix(".lock").read_bytes())
     remembered(store)
     own = ("--store", store.root)
-    run("push", recipe, f"{registry.host}/a/b:x", *own)  # the lock is not stale
+    words = ["push", str(recipe), f"{registry.host}/a/b:x", "--store", str(store.root)]
+    pushed = CliRunner().invoke(app, words, catch_exceptions=False)  # the lock is not stale
+    assert [line for line in pushed.stderr.splitlines() if line.startswith("warning:")] == [
+        "warning: docker 20.10 cannot pull layers packed with zstd (23.0 can): push with --compression gzip"
+    ]
     assert layer_types(registry, "a/b", "x") == {repack.MEDIA_TYPE}
     run("push", recipe, f"{registry.host}/a/b:y", "--compression", "gzip", "--move", *own)
     assert layer_types(registry, "a/b", "y") == {"application/vnd.oci.image.layer.v1.tar+gzip"}
