@@ -170,6 +170,7 @@ def push(
 def _show(pushed: Pushed, *, keyed: bool, candidate: bool) -> None:
     """Print a push for people."""
     from imagebuilder.core.progress import human
+    from imagebuilder.recipe import runtimes
 
     result = pushed.result
     out(f"pushed  {result.reference}")
@@ -182,7 +183,8 @@ def _show(pushed: Pushed, *, keyed: bool, candidate: bool) -> None:
     )
     if pushed.packing_seconds:
         out(f"zstd    {pushed.packing_seconds:.1f} s to pack the layers that were not packed yet")
-        out("needs   Docker 23, containerd 1.5, Podman or CRI-O of 2020, or newer; enroot needs a setting")
+        least = ", ".join(f"{name} {version}" for name, version in runtimes.ZSTD.items() if version)
+        out(f"needs   {least}, or newer")
     if kinds := [kind for kind, _ in pushed.attached[len(pushed.images) - 1].artefacts]:
         out(f"with    {', '.join(kinds)}")
     if keyed:
