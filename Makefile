@@ -72,7 +72,7 @@ bench: $(BIN)/.ready host
 	$(BENCH) recipes/cuda12-torch.yaml --rounds $(BENCH_ROUNDS) --sides imagebuilder
 
 # The pulling side, for the engines that nodes have: plain, uv, gzip and zstd, pulled by Docker with both image stores
-# and by Podman. Nothing else may run at the same time; about 90 minutes a round, and 60 GB of disk.
+# and by Podman. Nothing else may run at the same time; about 20 minutes of builds, 50 a round, and 60 GB of disk.
 bench-pull: $(BIN)/.ready host
 	$(BIN)/python -m bench.pull recipes/cuda12-torch.yaml --rounds $(BENCH_ROUNDS) --out bench/pull.md
 
