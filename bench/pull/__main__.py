@@ -12,9 +12,9 @@ nothing in it, behind a link that counts bytes.
     zstd     imagebuilder, `push --compression zstd`
 
 All sides build first. Then nodes of one kind after another pull: in each round from one side after the other.
-The registry has its blobs in memory when a pull begins, as if its disk were another host's. The page cache is
-dropped before the first step, so its files come from the disk. Nothing else may run on this host meanwhile,
-and it needs root.
+The registry has its blobs in memory when a pull begins, as if its disk were another host's, and all other
+memory is there (bench/pull/memory.py). The page cache is dropped before the first step, so its files come
+from the disk. Nothing else may run on this host meanwhile, and it needs root.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pathlib import Path
 from bench import words
 from bench.pull.changed import blobs, changed_files
 from bench.pull.link import GIGABIT, link
+from bench.pull.memory import present
 from bench.pull.nodes import NODES, Node
 from bench.pull.reads import Reads, read_files
 from bench.pull.table import page
@@ -242,7 +243,7 @@ def _pulled(task: Task, side: Side, node: Node, rate: float | None) -> Iterator[
     _read_blobs(side.registry.folder)
     with link(side.registry.host, rate) as way:
         main = f"{way.host}/{_tagged(side, task.variants['main'])}"
-        with _timed() as pulling:
+        with present(), _timed() as pulling:
             node.pull(main)
         seconds, received = pulling(), way.received
         yield "first pull", seconds, "s"
@@ -253,7 +254,7 @@ def _pulled(task: Task, side: Side, node: Node, rate: float | None) -> Iterator[
         yield "first step of training", stepping(), "s"
         yield "first pull and first step", seconds + stepping(), "s"
         for variant in list(task.variants.values())[1:]:
-            with _timed() as updating:
+            with present(), _timed() as updating:
                 node.pull(f"{way.host}/{_tagged(side, variant)}")
             yield f"update, {variant.name}", updating(), "s"
             yield f"update, {variant.name}", (way.received - received) / 1e6, "MB"
