@@ -23,7 +23,7 @@ from imagebuilder.errors import EnvironmentFault
 
 HOUR = 3600.0
 _STARTING = 60.0
-_numbers = itertools.count()
+_numbers = itertools.cycle(range(50))
 
 
 class Engine:
@@ -42,7 +42,7 @@ class Engine:
         self._run = Path(tempfile.mkdtemp(prefix="ib-bench-", dir="/run"))
         self.host = f"unix://{self._run}/docker.sock"
         number = next(_numbers)
-        self._bridge, self._address = f"ib-bench{number}", f"172.30.{240 + number}.1/24"
+        self._bridge, self._address = f"ib-bench{number}", f"172.30.{200 + number}.1/24"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
