@@ -84,6 +84,9 @@ class Table:
         name = f"{path or '.'}/" if entry.is_folder else path
         row: dict[str, Any] = {"name": name, "type": kind}
         row |= {"modtime": time, "mode": entry.mode, "uid": entry.uid, "gid": entry.gid}
+        # Podman before 4.6 reads time and owner by these names alone. Without the time, Python would compile
+        # every module again at each start; without the owner, all files would be root's.
+        row |= {"ModTime": time, "UID": entry.uid, "GID": entry.gid}
         if entry.is_symlink or entry.is_hardlink:
             row["linkName"] = entry.link if entry.is_symlink else posixpath.normpath(f"/{entry.link}")[1:]
         if any(entry.device):

@@ -69,7 +69,7 @@ class OsLayer:
     asked: tuple[str, ...] = dataclasses.field(default=(), metadata=_NOT_IN_KEY)
     slim: Slim | None = dataclasses.field(default=None, metadata=_IF_SET)
 
-    FORMAT = 2
+    FORMAT = 3
 
     @property
     def title(self) -> str:
@@ -107,7 +107,7 @@ class OsPart:
     about: str
     debs: tuple[Deb, ...]
 
-    FORMAT = 2
+    FORMAT = 3
 
     @property
     def title(self) -> str:
@@ -148,7 +148,7 @@ class UpperOsLayer(OsLayer):
 
     below: tuple[BaseLayer, ...]
 
-    FORMAT = 2
+    FORMAT = 3
 
     @property
     def title(self) -> str:
@@ -172,7 +172,7 @@ class WheelLayer:
     venv: str = VENV
     slim: tuple[tuple[str, Slim], ...] = ()
 
-    FORMAT = 2
+    FORMAT = 3
 
     @property
     def title(self) -> str:
@@ -245,7 +245,7 @@ class FilesLayer:
     name: str
     entries: tuple[Entry, ...]
 
-    FORMAT = 2
+    FORMAT = 3
 
     @property
     def title(self) -> str:
@@ -282,7 +282,7 @@ class BuiltLayer:
     steps: tuple[str, ...]
     produces: tuple[str, ...]
 
-    FORMAT = 2
+    FORMAT = 3
 
     @property
     def title(self) -> str:
@@ -354,7 +354,7 @@ class CompiledLayer(BuiltLayer):
     imports: tuple[str, ...]
     gigabytes: int = 2
 
-    FORMAT = 1
+    FORMAT = 2
 
     venv = VENV
 
@@ -496,7 +496,7 @@ class PackageLayer:
     venv: str = VENV
 
     component = "project"
-    FORMAT = 3  # increase this, too, if a change in `layers/hooks/package` or `plan/backend` changes bytes
+    FORMAT = 4  # increase this, too, if a change in `layers/hooks/package` or `plan/backend` changes bytes
 
     @property
     def title(self) -> str:
@@ -534,7 +534,7 @@ class KeysLayer:
     lock: str
     folder: str = BAKED_KEYS
 
-    FORMAT = 2
+    FORMAT = 3
 
     @property
     def title(self) -> str:
@@ -562,7 +562,7 @@ class ProjectLayer:
     checksum: str
     user: User
 
-    FORMAT = 2
+    FORMAT = 3
 
     @property
     def title(self) -> str:

@@ -71,7 +71,7 @@ def test_at_most_a_hundred_are_stated() -> None:
 
 
 def test_the_page_and_the_comparison_have_the_same_versions() -> None:
-    table = PAGE[PAGE.index("### What reads it") : PAGE.index("### Which level")]
+    table = PAGE[PAGE.index("### What reads it") : PAGE.index("### Which parameters")]
     rows = [line.lower().split("|")[1:3] for line in table.splitlines() if line.startswith("|")][2:]
     told = set()
     for who, what in rows:

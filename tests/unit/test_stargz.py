@@ -93,6 +93,7 @@ def test_a_table_has_every_kind_of_entry(tmp_path: Path) -> None:
     assert (rows["bin/"]["mode"], rows["bin/"]["modtime"]) == (0o1777, "1970-01-01T00:00:05Z")
     ping = rows["bin/ping"]
     assert (ping["mode"], ping["uid"], ping["gid"], ping["size"]) == (0o4755, 7, 8, 3)
+    assert (ping["UID"], ping["GID"], rows["bin/"]["ModTime"]) == (7, 8, rows["bin/"]["modtime"])
     assert ping["xattrs"] == {"security.capability": "Y2Fw"}
     assert (rows["bin/again"]["type"], rows["bin/again"]["linkName"]) == ("hardlink", "bin/ping")
     assert (rows["bin/sh"]["type"], rows["bin/sh"]["linkName"]) == ("symlink", "./dash")
